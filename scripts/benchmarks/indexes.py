@@ -11,7 +11,7 @@ from stack import HOME, OURS, Checkout, index_of, model
 from benchmarks.plan import Texts, say
 from shoal.records.source import Source
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.document_encoder import Encoded, Waiting, info_of, no_wait
+from shoal_workers.index.build.document_encoder import Encoded, Waiting, info_of
 from shoal_workers.index.index import Index
 
 Vectors = NDArray[np.float32]
@@ -30,7 +30,7 @@ class Maker:
         self.model = info_of(model(), "made")
         self._real = real
 
-    def encode(self, texts: Iterable[str], _: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+    def encode(self, texts: Iterable[str], _: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
         """Yield the vectors of the texts. The number at the end of a text determines its vector."""
         numbers = (int(text.split()[-1]) for text in texts)
         for group, members in groupby(numbers, lambda number: number // NUM_MADE):

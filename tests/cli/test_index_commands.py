@@ -111,7 +111,7 @@ def test_the_pool_makes_the_vectors_of_this_process(shoal: CliRunner, tmp_path: 
     (source := tmp_path / "source.csv").write_text("text,year,size\nstorm,2001,10\nrain,2002,20x5\nsun,2003,30\n")
     result = shoal.invoke(main, ["index", "build", str(source), "--out", str(tmp_path / "news")])
     assert "fields: size (keyword), year (number)" in succeed(result)
-    encoded = LocalEncoder(encoder).encode(["storm", "rain", "sun"], ("vector",))
+    encoded = LocalEncoder(encoder).encode(["storm", "rain", "sun"], ("vector",), print)
     index = Index.open(tmp_path / "news")
     assert index.vectors == pytest.approx(np.concatenate([found.vectors for found in encoded]), abs=1e-5)
     assert index.manifest.prompt == "document"
@@ -202,4 +202,4 @@ def test_workers_that_are_not_ready_or_of_different_models(client: Client) -> No
 def test_a_pool_that_comes_to_serve_another_model(client: Client, encoder: Encoder) -> None:
     here = info_of(encoder.model, encoder.fingerprint)
     with pytest.raises(ModelMismatch, match=f"and {excerpt(here.name)} has {here.fingerprint}"):
-        list(PoolEncoder(client, replace(here, fingerprint="f" * 32)).encode(["storm"], ("vector",)))
+        list(PoolEncoder(client, replace(here, fingerprint="f" * 32)).encode(["storm"], ("vector",), print))

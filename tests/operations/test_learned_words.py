@@ -188,8 +188,8 @@ def test_a_pool_encodes_texts_as_the_process_that_builds_does(
     with running(worker):
         model = served_model(client.pool.ready().values())
         assert model
-        found = list(PoolEncoder(client, model).encode(texts, ("vector", "sparse")))
-    expected = list(LocalEncoder(sparse_encoder).encode(texts, ("vector", "sparse")))
+        found = list(PoolEncoder(client, model).encode(texts, ("vector", "sparse"), print))
+    expected = list(LocalEncoder(sparse_encoder).encode(texts, ("vector", "sparse"), print))
     vectors, others = (np.concatenate([some.vectors for some in each]) for each in (found, expected))
     np.testing.assert_allclose(vectors, others, atol=1e-4)
     sparse, other_sparse = ([vector for some in each for vector in some.sparse] for each in (found, expected))

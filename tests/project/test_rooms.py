@@ -37,9 +37,8 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The only rooms and modules that may import each of these libraries.
 HOMES = {
     "msgpack": {"shoal.contract"},
-    "redis": {"shoal.broker", "shoal_workers.index.engines.redis"},
+    "redis": {"shoal.broker"},
     "psycopg": {"shoal_workers.index.engines.pgvector"},
-    "lancedb": {"shoal_workers.index.engines.lancedb"},
     "qdrant_client": {"shoal_workers.index.engines.qdrant"},
     "fsspec": {"shoal_workers.index.store.store"},
     "backports": {"shoal.records.line_records"},
@@ -52,12 +51,7 @@ HOMES = {
     "torch": {"shoal_workers.encoding.engines.torch"},
     "safetensors": {"shoal_api.answers.vector_format", "shoal_workers.encoding.engines.int8", "shoal_workers.model"},
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model"},
-    "pyarrow": {
-        "shoal_api.answers.vector_format",
-        "shoal.bulk.part_file",
-        "shoal.records",
-        "shoal_workers.index.engines.lancedb",
-    },
+    "pyarrow": {"shoal_api.answers.vector_format", "shoal.bulk.part_file", "shoal.records"},
     "pypdf": {"shoal.extraction.file_formats"},
     "selectolax": {"shoal.extraction.file_formats"},
     "huggingface_hub": {"shoal_workers.model.download"},

@@ -37,9 +37,9 @@ from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import BuildResult, build
-from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, Encoded, LocalEncoder, Waiting, no_wait
-from shoal_workers.index.build.scratch import SCRATCH, BuildState
-from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, Sample
+from shoal_workers.index.build.document_encoder import GROUP, Encoded, LocalEncoder, Waiting
+from shoal_workers.index.build.scratch import SCRATCH, SYNC_EVERY, BuildState
+from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, check_sample
 from shoal_workers.index.build.vectors import EMBEDDED, texts_of
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.checksums import checksum
@@ -78,7 +78,7 @@ class MadeVectors:
         self._breaks = breaks
         self._before = before
 
-    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
         """Yield the outputs of the texts, a few texts at a time."""
         source = iter(texts)
         while group := list(islice(source, 32)):
@@ -394,10 +394,8 @@ def test_vectors_that_do_not_belong_to_their_texts_are_noticed(builds: Builds) -
     before = builds.run(MANY[:100])
 
     class Others(MadeVectors):
-        def encode(
-            self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait
-        ) -> Generator[Encoded]:
-            yield from super().encode((f"other {text}" for text in texts), outputs)
+        def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
+            yield from super().encode((f"other {text}" for text in texts), outputs, waiting)
 
     with pytest.raises(IndexCorrupt, match=r"is not published: of 20 of its documents, .* are found"):
         builds.run(MANY[:90], Others())
@@ -463,12 +461,11 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
     save_array(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
     HashTable.of(b"".join(hash_of(str(n)) for n in range(len(lines)))).save(tmp_path, IDS)
-    encoded = MadeVectors().encode(map(str, range(len(lines))), ("vector",))
+    encoded = MadeVectors().encode(map(str, range(len(lines))), ("vector",), print)
     vectors = np.concatenate([found.vectors for found in encoded])
-    parts = list[float]()
-    state = BuildState(tmp_path, lambda _: None, "v1", count=len(lines))
-    sample = Sample.encode(state, MadeVectors(), ("vector",))
-    assert sample.check(vectors, quantise(vectors), None, parts.append) == 1
+    parts = list[float | None]()
+    state = BuildState(tmp_path, lambda progress: parts.append(progress.fraction), "v1", count=len(lines))
+    assert check_sample(state, MadeVectors(), ("vector",), vectors, quantise(vectors), None) == 1
     assert parts == [0, SEARCHED_AT_ONCE / len(lines)]
 
 

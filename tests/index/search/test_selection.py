@@ -22,7 +22,6 @@ from shoal_workers.index.search.facets import MAX_FACET_VALUES, count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
 from shoal_workers.index.search.filtering import matching
-from shoal_workers.index.search.groups import GroupKeys
 from shoal_workers.index.vectors.exact_search import TopK
 
 #: The documents of a version, and the documents that were added to it.
@@ -257,9 +256,3 @@ def test_added_terms_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None
         FieldOrder(parse_sort([{"field": "tag"}]), fields)
         assert count_facet("tag", fields, np.ones(3, bool))["values"][0] == {"value": "a", "count": 2}
     assert found == [b"a", b"b"]
-
-
-def test_without_a_column_documents_without_a_value_are_groups_by_themselves() -> None:
-    documents: list[Fields] = [{"f": ""}, {"f": []}, {"f": None}, {"f": "a"}, {"f": "a"}]
-    keys = GroupKeys("f", IndexFields(Columns({}, num_left_out=1), Columns({}), 5, 0), documents.__getitem__)
-    assert [keys.key(row) for row in range(5)] == [0, 1, 2, '"a"', '"a"']

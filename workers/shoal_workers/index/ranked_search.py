@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -22,8 +22,7 @@ from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.search.diversity import most_diverse, num_candidates
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.groups import GroupKeys, leads_of, members_of
-from shoal_workers.index.search.paging import Cursor
-from shoal_workers.index.search.places import Place, Places
+from shoal_workers.index.search.paging import Cursor, Place, Places
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class RankedSearch:
             for number, name in enumerate(options.facets or ()):  # checked before hits are scored
                 fields.check_values(name, f"facets[{number}]")
             if options.group_by:
-                fields.check_known(options.group_by, "group_by")
+                fields.check_values(options.group_by, "group_by")
             fields.check_hits(options.fields)
 
     def _check_words_alone(self) -> None:
@@ -212,10 +211,8 @@ class RankedSearch:
         if not self._group_field or options.group_size == 1:
             return RankedList(query, [[lead.place] for lead in shown], ranking, end)
         keys, size = [lead.key for lead in shown], options.group_size
-        if (members := self._group_keys.members(keys)) is not None:
-            of_groups = Places(self._ranker.find(query, self._ranker.selection(query) & members), num * size)
-        else:
-            of_groups = ranking
+        members = self._ranker.selection(query) & self._group_keys.members(keys)
+        of_groups = Places(self._ranker.find(query, members), num * size)
         return RankedList(query, members_of(self._places(of_groups), self._group_keys.key, keys, size), ranking, end)
 
     def _places(self, ranking: Places) -> Iterable[Place]:
@@ -227,9 +224,7 @@ class RankedSearch:
     @cached_property
     def _group_keys(self) -> GroupKeys:
         """The keys of the groups of documents."""
-        return GroupKeys(
-            self._group_field, self._index.fields_at(self._live), partial(self._index.document_of, live=self._live)
-        )
+        return GroupKeys(self._group_field, self._index.fields_at(self._live))
 
     # Choose and answer
 

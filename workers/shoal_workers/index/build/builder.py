@@ -21,11 +21,10 @@ from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import DOCUMENT, Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
-from shoal_workers.index.build.new_texts import encode_texts, outputs_of
+from shoal_workers.index.build.new_texts import encode_texts, outputs_of, write_tokens
 from shoal_workers.index.build.reading import read_source, write_columns
 from shoal_workers.index.build.scratch import SCRATCH, BuildState, open_scratch
-from shoal_workers.index.build.token_texts import write_tokens
-from shoal_workers.index.build.validation import Sample
+from shoal_workers.index.build.validation import check_sample
 from shoal_workers.index.build.vectors import FormerVersion, model_of, write_vectors
 from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.manifest import (
@@ -214,7 +213,7 @@ class _Version:
         return None
 
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, str]]) -> BuildResult:
-        """Write the files of the version that do not exist yet."""
+        """Write the other files of the version."""
         folder, state, encoder, dimension = self.state.folder, self.state, self.encoder, self.encoder.model.dimension
         language, indexing = self.language, partial(state.report, "indexing words")
         if language != LEARNED:
@@ -229,9 +228,8 @@ class _Version:
         width = QuantisedVectors.write(folder, vectors, partial(state.report, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
         state.report("validating", 0)
-        sample = Sample.encode(state, encoder, outputs)
         words = LexicalIndex.open(folder, state.count) if language == LEARNED else None
-        found_share = sample.check(vectors, quantised, words, partial(state.report, "validating"))
+        found_share = check_sample(state, encoder, outputs, vectors, quantised, words)
         is_embedded = plan.taken_from < 0
         num_embedded = len(np.unique(plan.taken_from[is_embedded]))
         self._write_manifest(width, num_embedded)

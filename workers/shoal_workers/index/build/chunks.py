@@ -19,9 +19,6 @@ from shoal_workers.model.model import Model
 #: The fields that each chunk has: the id of its document, and where it starts and stops in the document's text.
 DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
 
-#: The file of a model's tokenizer.
-TOKENIZER = "tokenizer.json"
-
 #: Largest size of one document's fields in all its chunks together, in bytes.
 MAX_FIELD_BYTES = 64 * 2**20
 
@@ -45,11 +42,7 @@ class Cutter:
         if options.chunk_tokens is None:
             return None
         found, folder = _open_model(home, model)
-        path = folder / TOKENIZER
-        try:
-            tokenizer = Tokenizer(path, found.max_tokens)
-        except Exception as error:  # the tokenizers library raises plain `Exception`
-            raise ModelMismatch(f"{path} cannot be read ({error!s:.200}): fetch the model again") from error
+        tokenizer = Tokenizer(folder / "tokenizer.json", found.max_tokens)
         prompt = found.prompt_for(model.prompt or None, DOCUMENT_PROMPTS)
         return cls(open_chunker(tokenizer, found.name, options, prompt), options.chunk_tokens, options.chunk_overlap)
 

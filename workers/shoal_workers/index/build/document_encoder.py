@@ -15,6 +15,7 @@ from shoal.contract.options import DOCUMENT_PROMPTS, Options
 from shoal.contract.vectors import SparseVector, cut_and_normalise
 from shoal.errors import NotReady
 from shoal.records.document import Document
+from shoal_workers.index.build.scratch import SYNC_EVERY
 from shoal_workers.model.model import Model
 
 if TYPE_CHECKING:
@@ -23,17 +24,8 @@ if TYPE_CHECKING:
 #: Number of texts that this process embeds at a time: enough to sort them by length, and few enough to show progress.
 GROUP = 512
 
-#: Number of vectors after which a build syncs their file to the disk. A build that is started again embeds at most this
-#: many texts again. It is a multiple of the number of texts that encoders embed at a time, so that the same texts are
-#: embedded together after an interruption.
-SYNC_EVERY = 4_096
-
 #: A function that is called with the reason why the encoder waits.
 Waiting = Callable[[str], None]
-
-
-def no_wait(reason: str) -> None:
-    """Do nothing while the encoder waits."""
 
 
 def info_of(model: Model, fingerprint: str) -> ModelInfo:
@@ -60,7 +52,7 @@ class DocumentEncoder(Protocol):
         """The properties of the model."""
         ...
 
-    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
         """Yield the outputs `vector`, `sparse` or both of the texts in their order, some texts at a time.
 
         While the encoder waits, `waiting` is called repeatedly with the reason. Raises Unsupported.
@@ -75,7 +67,7 @@ class LocalEncoder:
         self.model = info_of(encoder.model, encoder.fingerprint)
         self._encoder = encoder
 
-    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
         """Yield the outputs of the texts, `GROUP` texts at a time. Raises Unsupported."""
         options = Options(output=tuple(outputs))
         self._encoder.check(options, options.outputs)
@@ -106,7 +98,7 @@ class PoolEncoder:
             return cls(client, model)
         raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
 
-    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
         """Yield the outputs of the texts, job by job, through the bulk lane.
 
         It waits for workers, for Redis and for room in the lane. Raises ModelMismatch if the pool switches to another

@@ -114,10 +114,9 @@ def _former(out: Path) -> tuple[Path, Manifest] | None:
     """
     for version in sorted(find_versions(out), key=lambda version: not version.is_current):
         try:
-            if version.manifest is None:
-                raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
-            version.manifest.check(version.folder, [CHANGES])
-            return version.folder, version.manifest
+            manifest = Manifest.read(version.folder)
+            manifest.check(version.folder, [CHANGES])
+            return version.folder, manifest
         except IndexCorrupt as error:
             log.warning("the changes of a former version are not folded in: %s", error.message)
     return None

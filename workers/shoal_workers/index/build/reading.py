@@ -173,7 +173,7 @@ def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict
             state.report("reading fields", number / state.count)
     found = {name: {"kind": kind} for name, kind in fields.kinds_found().items()}
     try:
-        save_columns(folder, fields.columns(), fields.num_left_out)
+        save_columns(folder, fields.columns())
     except BadDocument as error:
         raise BadDocument(f"{folder.parent}: {error.message}") from error
     return found

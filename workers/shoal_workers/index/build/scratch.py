@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +33,11 @@ SCRATCH = ".building"
 
 #: The suffix of a file that records how many bytes of other files are kept for the next build.
 KEPT = ".kept.json"
+
+#: Number of texts after which a build syncs their outputs to the disk. A build that is started again encodes at most
+#: this many texts again. It is a multiple of the number of texts that encoders encode at a time, so that the same texts
+#: are encoded together after an interruption.
+SYNC_EVERY = 4_096
 
 #: Errors after which the folder of a build is removed: the build was cancelled, its source or arguments are wrong, or
 #: files are damaged. Damaged files may raise Python's own errors. After any other error, the kept files stay.
@@ -86,6 +91,7 @@ class KeptFiles:
         self._path, self._owner = folder / f"{name}{KEPT}", owner
         if not (sizes := self._read([folder / one for one in names])):
             self._path.unlink(missing_ok=True)  # another build of the old owner must not read these files
+        self._num_unsaved = 0
         self._files: dict[str, BinaryIO] = {}
         for one in names:
             file = self._files[one] = (folder / one).open("r+b" if sizes else "wb")
@@ -102,8 +108,14 @@ class KeptFiles:
     def __getitem__(self, name: str) -> BinaryIO:
         return self._files[name]
 
-    def save(self) -> None:
-        """Sync the written outputs to the disk."""
+    def add(self, num_texts: int, outputs: Mapping[str, bytes], is_last: bool) -> None:
+        """Append the outputs of some texts, and sync them after each `SYNC_EVERY` texts and the last ones."""
+        for name, data in outputs.items():
+            self._files[name].write(data)
+        self._num_unsaved += num_texts
+        if self._num_unsaved < SYNC_EVERY and not is_last:
+            return
+        self._num_unsaved = 0
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -111,7 +123,7 @@ class KeptFiles:
         replace_file(self._path, json.dumps({"owner": self._owner, "sizes": sizes}))
 
     def _read(self, paths: Sequence[Path]) -> dict[str, int]:
-        """Return the sizes of the files at the last `save` of a build of this owner; nothing if there was none."""
+        """Return the sizes of the files at the last sync of a build of this owner; nothing if there was none."""
         with suppress(OSError, ValueError, TypeError, LookupError):
             saved = json.loads(self._path.read_text("utf-8"))
             if saved["owner"] == self._owner and all(

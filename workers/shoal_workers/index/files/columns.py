@@ -30,8 +30,8 @@ TERM_TYPES: Mapping[str, DTypeLike] = {
     "stored": np.dtype("u1"),
 }
 
-#: The entries of a column in the file of fields.
-_ENTRIES = {"name", "kind", "is_list", "num_terms", "num_postings", "num_bytes"}
+#: The entries of a column in the file of fields, and their types.
+_ENTRIES = {"name": str, "kind": str, "is_list": bool, "num_terms": int, "num_postings": int, "num_bytes": int}
 
 
 class Keywords:
@@ -124,14 +124,7 @@ class Column:
 
 
 class Columns(dict[str, Column]):
-    """The columns of an index, keyed by field name.
-
-    `num_left_out` fields have no column because there are too many fields.
-    """
-
-    def __init__(self, columns: Mapping[str, Column], num_left_out: int = 0):
-        super().__init__(columns)
-        self.num_left_out = num_left_out
+    """The columns of an index, keyed by field name."""
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -141,7 +134,7 @@ class Columns(dict[str, Column]):
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
         """Memory-map the files that `save_columns` wrote for `count` rows. Raises IndexCorrupt."""
-        fields, num_left_out = _read_fields(folder)
+        fields = _read_fields(folder)
         shapes = [_shapes(about, count) for about in fields]
         size = ALIGNMENT + sum(_aligned(dtype, shape) for column in shapes for dtype, shape in column)
         memory, place, columns = open_array(folder / COLUMNS, np.uint8, (size,)), ALIGNMENT, {}
@@ -159,21 +152,20 @@ class Columns(dict[str, Column]):
             if any(found[0] != 0 or found[-1] != end for found, end in ends):
                 raise IndexCorrupt(f"{folder / COLUMNS} does not fit {FIELDS}: build the index again")
             columns[about["name"]] = Column(about["name"], about["kind"], terms, starts, rows, codes)
-        return cls(columns, num_left_out)
+        return cls(columns)
 
     @classmethod
     def without_rows(cls, folder: Path) -> Self:
         """Return the names and kinds of the columns in a folder, with no values. Raises IndexCorrupt."""
-        fields, num_left_out = _read_fields(folder)
         columns = {}
-        for about in fields:
+        for about in _read_fields(folder):
             kind, codes = about["kind"], np.empty((1 + about["is_list"], 0), np.int32)
             terms = Keywords.of([]) if kind == "keyword" else np.empty(0, TERM_TYPES[kind])
             columns[about["name"]] = Column(about["name"], kind, terms, np.zeros(1, np.int64), codes[0], codes)
-        return cls(columns, num_left_out)
+        return cls(columns)
 
 
-def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> None:
+def save_columns(folder: Path, columns: Iterable[Column]) -> None:
     """Write columns, with only one at a time in memory, and the file of fields that describes them."""
     fields = []
     with (folder / COLUMNS).open("wb") as file:
@@ -190,26 +182,21 @@ def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> 
         size = file.tell() - start
         file.seek(0)
         write_header(file, np.uint8, (size,))  # as long as the first header, because numpy leaves room for the digits
-    (folder / FIELDS).write_text(json.dumps({"fields": fields, "num_left_out": num_left_out}, indent=1) + "\n", "utf-8")
+    (folder / FIELDS).write_text(json.dumps({"fields": fields}, indent=1) + "\n", "utf-8")
 
 
-def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the entries of the file of fields, and the number of fields without a column. Raises IndexCorrupt."""
+def _read_fields(folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of the file of fields. Raises IndexCorrupt."""
     try:
-        found = json.loads((folder / FIELDS).read_text("utf-8"))
-        fields, num_left_out = found["fields"], found["num_left_out"]
+        fields: list[dict[str, Any]] = json.loads((folder / FIELDS).read_text("utf-8"))["fields"]
         for about in fields:
-            if about.keys() != _ENTRIES or type(about["name"]) is not str or about["kind"] not in KINDS:
-                raise ValueError("a field has other entries than a build writes, no name, or an unknown kind")
+            if {name: type(value) for name, value in about.items()} != _ENTRIES or about["kind"] not in KINDS:
+                raise ValueError("a field has other entries than a build writes, or an unknown kind")
             about["name"].encode()  # fails for a lone surrogate, which heartbeats cannot contain
             numbers = (about["num_terms"], about["num_postings"], about["num_bytes"])
-            if type(about["is_list"]) is not bool or any(
-                type(number) is not int or not 0 <= number < 2**48 for number in numbers
-            ):
-                raise ValueError(f"a field has no is_list, or its numbers are {numbers!r:.200}")
-        if len({about["name"] for about in fields}) < len(fields) or type(num_left_out) is not int:
-            raise ValueError("a field comes twice, or num_left_out is not a number")
-        return fields, num_left_out
+            if not 0 <= min(numbers) <= max(numbers) < 2**48:
+                raise ValueError(f"the numbers of a field are {numbers!r:.200}")
+        return fields
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise IndexCorrupt(f"{folder / FIELDS} cannot be read ({error!s:.200}): build the index again") from error
 

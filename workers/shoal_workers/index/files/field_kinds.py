@@ -23,7 +23,6 @@ _EPOCH_DAY = _EPOCH.toordinal()
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,4})?")
 _SECONDS = re.compile(r"[1-9][0-9]{8,10}(\.[0-9]+)?")
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
-_WEEK = re.compile(r"([0-9]{4})-?W([0-9]{2})(?:-?([1-7]))?")
 
 
 def to_keyword(value: str | float) -> bytes:
@@ -66,7 +65,7 @@ def to_date(value: str | float) -> int:
 def date_span(value: str | float) -> tuple[int, int]:
     """Return the first microsecond of a date and the first one after the date, in microseconds since 1970.
 
-    A date without a time is a whole day, week, month or year. A date with a time is in ISO 8601, in UTC unless it names
+    A date without a time is a whole day, month or year. A date with a time is in ISO 8601, in UTC unless it names
     its zone; a number, or a text of 9 to 11 digits without a leading 0, is in Unix seconds. Raises ValueError.
     """
     if isinstance(value, bool):
@@ -82,10 +81,9 @@ def date_span(value: str | float) -> tuple[int, int]:
         year, month, day = (int(part) if part else None for part in found.groups())
         first = date(year or 0, 1 if month is None else month, 1 if day is None else day)
         num_days = 1 if day else monthrange(first.year, first.month)[1] if month else 365 + isleap(first.year)
-    elif found := _WEEK.fullmatch(value):
-        first = date.fromisocalendar(int(found[1]), int(found[2]), int(found[3] or 1))
-        num_days = 1 if found[3] else 7
     else:
+        if "W" in value:
+            raise ValueError("it is a date in a week, which is not read")
         at = datetime.fromisoformat(value)
         moment = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
         return moment, moment + (1 if len(value) > len("YYYYMMDD") else DAY_US)

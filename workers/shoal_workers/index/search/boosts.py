@@ -56,30 +56,21 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
         return shares
     terms = np.asarray(column.terms, np.float64)
     if boost.half_life is not None:
-        origin, half_life = _origin(boost, now), boost.half_life * (SECOND_US if boost.is_in_days else 1)
+        value = now if boost.origin is None else boost.origin  # only a boost by date may leave the origin out
+        try:
+            origin = float(to_date(value)) if boost.is_in_days else to_number(value)
+        except ValueError as error:
+            kind = "date" if boost.is_in_days else "number"
+            raise InvalidRequest(f"{boost.place}.origin is {excerpt(value)}: it takes a {kind}") from error
+        half_life = boost.half_life * (SECOND_US if boost.is_in_days else 1)
         with np.errstate(over="ignore"):  # an infinite number of half-lives gives the share 0
             return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
-    least, largest = _range(boost.field, fields)
+    known: Any = fields.version.get(boost.field)  # without a value in the version, the range of added documents counts
+    known = known if known is not None and len(known.terms) else fields.added[boost.field]
+    least, largest = (0.0, 1.0) if known.kind == "boolean" else (float(known.terms[0]), float(known.terms[-1]))
     span = largest / 2 - least / 2  # halved, because float64 may not hold the whole span
     # If all values are equal, their share is 0, and an added value that is larger by at least 1 has the share 1.
     return np.clip((terms / 2 - least / 2) / (span or 0.5), 0, 1)
-
-
-def _origin(boost: Boost, now: float) -> float:
-    try:
-        origin = now if boost.origin is None else boost.origin  # only a boost by date may leave the origin out
-        return float(to_date(origin)) if boost.is_in_days else to_number(origin)
-    except ValueError as error:
-        kind = "date" if boost.is_in_days else "number"
-        raise InvalidRequest(f"{boost.place}.origin is {excerpt(boost.origin)}: it takes a {kind}") from error
-
-
-def _range(name: str, fields: Fields) -> tuple[float, float]:
-    """Return a field's least and largest value in the version, or in the added documents if the version has none."""
-    column: Any = fields.version.get(name)
-    if column is None or not len(column.terms):
-        column = fields.added[name]
-    return (0.0, 1.0) if column.kind == "boolean" else (float(column.terms[0]), float(column.terms[-1]))
 
 
 def _shares(column: Column, of_terms: NDArray[np.float64]) -> NDArray[np.float64]:

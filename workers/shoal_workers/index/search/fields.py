@@ -10,7 +10,7 @@ from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal_workers.index.files.columns import Columns
-from shoal_workers.index.files.field_values import DocumentFields
+from shoal_workers.index.files.field_values import MAX_COLUMNS, DocumentFields
 from shoal_workers.index.search.live_documents import LiveDocuments
 
 #: Largest number of field names that a message lists.
@@ -22,9 +22,6 @@ _NOT_FIELDS = {
     "text": "text is not a field with values: search for its words",
     "id": "id is not a field with values: give the documents a field with the same value",
 }
-
-#: The parts of a hit that are not fields.
-HIT_NAMES = frozenset(_NOT_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +44,7 @@ class Fields:
         found = DocumentFields(version.kinds, is_lenient=True)
         for packed in live.packed:
             found.add(wire.unpack(packed))
-        added = Columns({column.name: column for column in found.columns()}, found.num_left_out)
+        added = Columns({column.name: column for column in found.columns()})
         return cls(version, added, count, len(live.packed))
 
     @property
@@ -72,20 +69,16 @@ class Fields:
         names = [*self.version, *(other for other in self.added if other not in self.version)]
         listed = ", ".join(excerpt(other) for other in names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
         reason = _NOT_FIELDS.get(name) or f"the index has {listed or 'no fields'}"
-        if self.version.num_left_out:
-            reason += f", and {self.version.num_left_out:,} or more fields beyond the limit, which have no column"
+        if len(self.version) >= MAX_COLUMNS:
+            reason += f"; further fields than the first {MAX_COLUMNS} have no column"
         raise InvalidRequest(f"{place}: there is no field {excerpt(name)}: {reason}")
 
-    def check_known(self, name: str, place: str) -> None:
-        """Raise InvalidRequest for a field that no document has. If fields were left out, every name is accepted."""
-        if not self.version.num_left_out + self.added.num_left_out:
-            self.kind(name, place)
-
     def check_hits(self, names: Sequence[str] | None) -> None:
-        """Raise InvalidRequest for a field of hits that no document has."""
-        for number, name in enumerate(names or ()):
-            if name not in HIT_NAMES:
-                self.check_known(name, f"fields[{number}]")
+        """Raise InvalidRequest for a field of hits that no document has, unless some fields may have no column."""
+        if max(len(self.version), len(self.added)) < MAX_COLUMNS:
+            for number, name in enumerate(names or ()):
+                if name not in _NOT_FIELDS:
+                    self.kind(name, f"fields[{number}]")
 
     def check_values(self, name: str, place: str) -> None:
         """Raise InvalidRequest for an unknown field, and for a field that is only `stored`."""

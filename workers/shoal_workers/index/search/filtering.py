@@ -21,9 +21,6 @@ _PLURALS: Mapping[str, Any] = {
     "boolean": "true and false",
 }
 
-#: The kinds of fields that range conditions apply to.
-RANGE_KINDS = ("number", "date")
-
 
 def matching(wanted: Filter, fields: Fields) -> NDArray[np.bool_]:
     """Return a mask of the documents that match a filter, bool `[count + added]`. Hidden documents may be among them.
@@ -51,7 +48,7 @@ def check_filter(wanted: Filter, fields: Fields) -> None:
             fields.check_values(field, place)
         case Between(field, _, place):
             fields.check_values(field, place)
-            if (kind := fields.kind(field, place)) not in RANGE_KINDS:
+            if (kind := fields.kind(field, place)) not in ("number", "date"):
                 raise InvalidRequest(
                     f"{place}: {excerpt(field)} has values of the kind {kind}, which have no order; ranges are of "
                     f"numbers and dates (--field {field}=number at a build says that it has these)"

@@ -98,18 +98,13 @@ class QuantisationBasis:
 
     @classmethod
     def open(cls, folder: Path, dimension: int, width: int) -> Self:
-        """Read the files that `save` wrote. Raises IndexCorrupt."""
+        """Read the files that `QuantisedVectors.write` wrote. Raises IndexCorrupt."""
         kept = _num_kept(dimension, width)
         scales = open_array(folder / SCALES, np.float64, (3,))
         if kept < min(1, dimension) or not (np.isfinite(scales) & (scales > 0)).all():
             raise IndexCorrupt(f"{folder} has codes of {width} bytes in units of {scales}: build the index again")
         step, tail_step, max_norm = scales.tolist()
         return cls(open_array(folder / BASIS, np.float32, (dimension, kept)), step, tail_step, max_norm, width)
-
-    def save(self, folder: Path) -> None:
-        """Write the basis and its scales into the folder of an index's version."""
-        save_array(folder / BASIS, self.directions)
-        save_array(folder / SCALES, np.array([self.step, self.tail_step, self.max_norm]))
 
     def encode(self, vectors: NDArray[np.float32]) -> Iterator[NDArray[np.int8]]:
         """Yield the codes of the vectors, int8 `[chunk, width]`, chunk by chunk."""
@@ -155,7 +150,8 @@ class QuantisedVectors:
         error that it raises ends the work.
         """
         basis = QuantisationBasis.fit(vectors, lambda part: report(part / 2))
-        basis.save(folder)
+        save_array(folder / BASIS, basis.directions)
+        save_array(folder / SCALES, np.array([basis.step, basis.tail_step, basis.max_norm]))
         with (folder / QUANTISED).open("wb") as file:
             write_header(file, np.int8, (len(vectors), basis.width))
             for n, codes in enumerate(basis.encode(vectors)):
