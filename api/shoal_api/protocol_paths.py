@@ -54,10 +54,7 @@ def joined_paths(earlier: PathItem, later: PathItem) -> PathItem:
     """Join two descriptions of a path. Operations with the same method are merged."""
     first, second = (item.model_dump(by_alias=True, exclude_unset=True, warnings=False) for item in (earlier, later))
     for method in first.keys() & second.keys():
-        about, other = first[method], second[method]
-        words = f"{', '.join(other['tags'])}: {other['summary']}"
-        texts = filter(None, (about.get("description"), words, other.get("description")))
-        first[method] = _joined(about, other) | {"description": "\n\n".join(texts)}
+        first[method] = _joined(first[method], second[method])
     return PathItem.model_validate(second | first)
 
 

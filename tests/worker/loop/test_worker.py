@@ -447,14 +447,3 @@ def test_a_job_whose_reply_cannot_be_made_has_an_error(encoder: Encoder) -> None
     work = EmbedWork(delivery, Embed(["storm"]), pipeline)  # the text of this job is not encoded
     assert work.answer() is None
     assert isinstance(work.error, Internal)
-
-
-def test_dead_workers_are_looked_for_at_intervals(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 3_600.0)
-    worker, looks = Worker(queue.consumer(), engine, {}, Bucketing(64)), itertools.count()
-    monkeypatch.setattr(worker.consumer, "reclaim", lambda _: (next(looks), {}))
-    for _ in range(3):
-        worker.step(block_s=0)
-    assert next(looks) == 1

@@ -30,7 +30,6 @@ from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.encoder import Pipeline
-from shoal_workers.index.index import Index
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
 from shoal_workers.operations.search import Searcher, SearchWork
@@ -38,7 +37,6 @@ from shoal_workers.operations.tokenize import TokenizerWork
 from shoal_workers.operations.work import Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import EndedJob, JobLog
-from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
@@ -87,25 +85,18 @@ WORKS: dict[str, type[Work]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class Served:
     """The models and indexes of a worker. `now` returns Redis's time in Unix seconds."""
 
-    def __init__(
-        self,
-        embeds: Pipeline,
-        reranks: Pipeline | None,
-        indexes: Mapping[str, Index],
-        activity: Activity,
-        now: Callable[[], float],
-    ):
-        self.embeds = embeds
-        self.searcher = Searcher(indexes, activity)
-        self.now = now
-        self._reranks = reranks
+    embeds: Pipeline
+    reranks: Pipeline | None
+    searcher: Searcher
+    now: Callable[[], float]
 
     def work_for(self, delivery: Delivery, job: Job) -> Work:
         """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
-        pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
+        pipeline = self.reranks if isinstance(job, Rerank) else self.embeds
         if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
             raise other_fingerprint(job.fingerprint, **pipeline.made_by)
         self.embeds.encoder.check(job.options, job.options.outputs if isinstance(job, Embed) else ())
@@ -113,9 +104,9 @@ class Served:
 
     def reranker(self) -> Pipeline:
         """Return the reranker's pipeline; raise Unsupported if there is none."""
-        if self._reranks is None:
+        if self.reranks is None:
             raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
-        return self._reranks
+        return self.reranks
 
 
 class Admission:

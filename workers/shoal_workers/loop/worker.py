@@ -21,6 +21,7 @@ from shoal_workers.index.index import Index
 from shoal_workers.loop.admission import Admission, Limits, Served
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.scheduler import SHARES, Scheduler
+from shoal_workers.operations.search import Searcher
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import JobLog
@@ -69,7 +70,7 @@ class Worker:
         self.counters = self.log.measurements.counters
         embeds = Pipeline(encoder, bucketing, consumer.max_reply_bytes // (4 * encoder.model.dimension))
         reranks = Pipeline(reranker, reranker.pair_bucketing(bucketing, encoder.model)) if reranker else None
-        served = Served(embeds, reranks, indexes, self.activity, self.clock.now)
+        served = Served(embeds, reranks, Searcher(indexes, self.activity), self.clock.now)
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._has_come = partial(consumer.has_jobs, INTERACTIVE)
