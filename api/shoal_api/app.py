@@ -1,6 +1,5 @@
 """The application: Flask with all routes, error handlers and metrics."""
 
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -18,7 +17,7 @@ from shoal_api.context import Context
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
 from shoal_api.protocol_paths import ProtocolPaths
-from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_services, tei, voyage, weaviate
+from shoal_api.protocols import cohere, infinity, jina, ollama, openai, tei, voyage, weaviate
 from shoal_api.routes import indexes, inference, jobs, pages, pool, service
 from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
@@ -47,10 +46,6 @@ PROTOCOL_APIS = {
     "jina": jina.api,
     "voyage": voyage.api,
     "weaviate": weaviate.api,
-    "vllm": smaller_services.vllm_api,
-    "similar": smaller_services.similar_api,
-    "predict": smaller_services.predict_api,
-    "wire_formats": smaller_services.wire_formats_api,
 }
 
 
@@ -71,12 +66,9 @@ def create_app(settings: Settings) -> AsyncFlask:
     errors.install(app)
     for routes in _ROUTES:
         app.register_api(routes)
-    app.own_paths = dict(app.paths)
-    prefixes = settings.protocol_prefixes()
-    for name, prefix in prefixes.items():
-        api = copy(PROTOCOL_APIS[name])  # copied, because register_api writes the prefix into the object
-        app.register_api(api, url_prefix=prefix or None)
-    _attach_contexts(app, settings, ProtocolPaths(app, prefixes))
+    for name in settings.protocol_names():
+        app.register_api(PROTOCOL_APIS[name])
+    _attach_contexts(app, settings, ProtocolPaths(app))
     pages.install(app)
     own = {routes.name for routes in (*_ROUTES, pages.docs_api)}
     for endpoint, view in app.view_functions.items():

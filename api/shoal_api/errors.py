@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 
 from flask import Flask, Response, current_app, request
+from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException
 
 from shoal.contract import traceparent
@@ -69,8 +70,13 @@ def _error_response(code: str, message: str, status: int, headers: Mapping[str, 
 
 
 def _dialect() -> type[ErrorShape]:
-    """Return the dialect of the current request's route; for an unknown path, of the nearest known path above it."""
-    name = request.blueprint or context().paths.owner(request.path)
+    """Return the dialect of the current request's path; for an unknown path, Shoal's own."""
+    rule, adapter = request.url_rule, request_ctx.url_adapter
+    if rule is None and adapter and (methods := adapter.allowed_methods()):  # the path does not take this method
+        rule, _ = adapter.match(method=min(methods), return_rule=True)
+        if "POST" in (rule.methods or ()):
+            rule = context().paths.fallbacks.get(rule.rule, rule)
+    name = rule.endpoint.partition(".")[0] if rule else ""
     errors = getattr(current_app.blueprints.get(name), "errors", ErrorBody)
     found: type[ErrorShape] = errors.for_body(json_request().field_names)
     return found

@@ -1,15 +1,10 @@
-"""Paths of the compatible protocols: which protocol answers if several share a path, or if a path is unknown."""
+"""Paths that several compatible protocols share: which protocol answers a request, and the joint description."""
 
-from collections import defaultdict
-from collections.abc import Mapping
-from itertools import combinations
 from typing import Any
 
 from flask import Flask
 from flask_openapi3.models.path_item import PathItem
-from werkzeug.routing import Rule
 
-from shoal.errors import BadSetting
 from shoal_api.request import JsonRequest
 
 #: Endpoints that may share a path, each with its rank and the fields by which it recognises a body meant for it. Among
@@ -24,8 +19,6 @@ RECOGNISED_BY: dict[str, tuple[int, set[str]]] = {
         {"task", "embedding_type", "encoding_type", "normalized", "truncate", "late_chunking", "return_multivector"},
     ),
     "openai.embeddings": (1, {"input"}),
-    "tei.predict": (2, {"inputs"}),
-    "predict.predict": (1, {"text"}),
     "weaviate.rerank": (7, {"property"}),
     "tei.rerank": (5, {"texts"}),
     "voyage.rerank": (4, {"top_k", "truncation"}),
@@ -37,77 +30,31 @@ RECOGNISED_BY: dict[str, tuple[int, set[str]]] = {
 
 
 class ProtocolPaths:
-    """The paths of the protocols, below their `prefixes`. Raises BadSetting for routes that cannot be told apart."""
+    """The paths that several of an application's protocols share."""
 
-    def __init__(self, app: Flask, prefixes: Mapping[str, str]):
-        self._owners: dict[str, str] = {}
-        for rule in app.url_map.iter_rules():
-            self._owners.setdefault(rule.rule.partition("/<")[0].rstrip("/"), _blueprint(rule))
-        for name, prefix in prefixes.items():
-            self._owners.setdefault(prefix, name)
-        #: The rules of each path that several protocols share.
-        self.shared = _shared_rules(app, prefixes)
-        #: For each shared path, the rule that applies until the body is read.
+    def __init__(self, app: Flask):
+        rules = [rule for name in RECOGNISED_BY if name in app.view_functions for rule in app.url_map.iter_rules(name)]
+        by_path = {rule.rule: [other for other in rules if other.rule == rule.rule] for rule in rules}
+        self._rules = {path: rules for path, rules in by_path.items() if len(rules) > 1}
+        #: For each shared path, the rule that applies until the body is read, and if no protocol recognises the body.
         self.fallbacks = {
-            path: min(rules, key=lambda r: RECOGNISED_BY[r.endpoint][0]) for path, rules in self.shared.items()
+            path: min(rules, key=lambda rule: RECOGNISED_BY[rule.endpoint][0]) for path, rules in self._rules.items()
         }
-        self._owners |= {path: _blueprint(rule) for path, rule in self.fallbacks.items()}
-        below: defaultdict[str, set[str]] = defaultdict(set)
-        for path, owner in self._owners.items():
-            while path := path.rpartition("/")[0]:
-                below[path].add(owner)
-        self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def choose(self, request: JsonRequest) -> None:
         """Choose the rule for a request to a shared path by the fields of its body."""
         assert request.url_rule is not None
         names = request.get_json().keys()
-        rules = self.shared[request.url_rule.rule]
+        rules = self._rules[request.url_rule.rule]
         fitting = (rule for rule in rules if not RECOGNISED_BY[rule.endpoint][1].isdisjoint(names))
         request.url_rule = next(fitting, request.url_rule)
 
-    def owner(self, path: str) -> str:
-        """Return the name of the blueprint that owns the path or its nearest known parent, or "" if there is none."""
-        path = path.rstrip("/")
-        while path and path not in self._owners:
-            path = path.rpartition("/")[0]
-        return self._owners.get(path, "")
 
-
-def _blueprint(rule: Rule) -> str:
-    return str(rule.endpoint).partition(".")[0]
-
-
-def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rule]]:
-    """Return the rules of each shared path, in the order of `RECOGNISED_BY`. Raises BadSetting."""
-    found: defaultdict[tuple[str, str], list[Rule]] = defaultdict(list)
-    for rule in app.url_map.iter_rules():
-        if _blueprint(rule) in prefixes:
-            for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
-                found[method, rule.rule].append(rule)
-    shared = {path: rules for (_, path), rules in found.items() if len(rules) > 1}
-    for path, rules in shared.items():
-        for first, second in combinations(rules, 2):
-            fields, others = (RECOGNISED_BY.get(rule.endpoint, (0, set()))[1] for rule in (first, second))
-            if not fields or not others or fields == others:
-                method = min((second.methods or set()) - {"HEAD", "OPTIONS"})
-                raise BadSetting(
-                    f"protocols has {_blueprint(first)} and {_blueprint(second)}, which both answer {method} {path}: "
-                    "mount one of them below another path"
-                )
-        rules.sort(key=lambda rule: list(RECOGNISED_BY).index(rule.endpoint))
-    return shared
-
-
-def joined_paths(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
-    """Join two descriptions of a path. Operations with the same method are merged, unless one is Shoal's own."""
+def joined_paths(earlier: PathItem, later: PathItem) -> PathItem:
+    """Join two descriptions of a path. Operations with the same method are merged."""
     first, second = (item.model_dump(by_alias=True, exclude_unset=True, warnings=False) for item in (earlier, later))
     for method in first.keys() & second.keys():
-        if not getattr(own, method, None):
-            about, other = first[method], second[method]
-            words = f"{', '.join(other['tags'])}: {other['summary']}"
-            texts = filter(None, (about.get("description"), words, other.get("description")))
-            first[method] = _joined(about, other) | {"description": "\n\n".join(texts)}
+        first[method] = _joined(first[method], second[method])
     return PathItem.model_validate(second | first)
 
 

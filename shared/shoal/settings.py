@@ -19,10 +19,7 @@ EMBEDDED_PORT = 6390
 PORT_FILE = "redis.port"
 
 #: The compatible protocols that the API can speak in addition to its own.
-PROTOCOLS = (
-    *("openai", "tei", "infinity", "ollama", "cohere", "jina", "voyage", "weaviate", "vllm"),
-    *("similar", "predict", "wire_formats"),
-)
+PROTOCOLS = ("openai", "tei", "infinity", "ollama", "cohere", "jina", "voyage", "weaviate")
 
 #: Prefixes of the paths of files that the pages / and /docs load. Clients need no key for these files.
 OPEN_PATHS = ("/docs/", "/page/")
@@ -37,7 +34,6 @@ MOST = 10**9
 MAX_WAIT_S = 365 * 86_400
 
 #: A path below which a protocol may be mounted, or an empty string.
-_PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
 #: The origin of web pages, as browsers send it.
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
@@ -116,7 +112,7 @@ class Settings:
     trusted_proxies: int = _setting(0, "Proxies in front of the API whose `X-Forwarded-For` is believed.", 0)
     protocols: str = _setting(
         ",".join(PROTOCOLS),
-        "Compatible protocols that the API speaks besides its own, separated by commas; name=/path mounts one there.",
+        "Compatible protocols that the API speaks besides its own, separated by commas.",
     )
     model_aliases: str = _setting(
         "", "Further names by which requests may ask for the model or the reranker, separated by commas; * is any name."
@@ -156,9 +152,6 @@ class Settings:
     )
     max_batch_tokens: int = _setting(2_048, "Maximum number of tokens in one forward pass.", 1)
     max_batch_texts: int = _setting(64, "Number of texts at which a worker stops taking jobs and computes.", 1)
-    max_batch_wait_ms: float = _setting(
-        0.0, "Longest time that a worker waits for its batch to fill, in milliseconds.", 0
-    )
     max_job_texts: int = _setting(1_024, "Maximum number of texts in one job.", 1)
     stall_timeout_s: float = _setting(
         60.0, "Longest time for one forward pass, in seconds; a worker that hangs for longer ends itself.", 0.1
@@ -228,7 +221,7 @@ class Settings:
                 raise BadSetting(f"model_aliases has {excerpt(name)}, the name of a further pool: leave it out")
         self.index_folders()
         self.root_folders()
-        self.protocol_prefixes()
+        self.protocol_names()
         self.origin_names()
         if self.index_store and ("::" in self.index_store or not _STORE_URL.fullmatch(self.index_store)):
             raise BadSetting(  # without the value, which may contain a password
@@ -346,22 +339,13 @@ class Settings:
             folders[name] = _absolute("indexes", folder)
         return folders
 
-    def protocol_prefixes(self) -> dict[str, str]:
-        """Return the path below which each compatible protocol is mounted, by the protocol's name. The root is ""."""
-        prefixes: dict[str, str] = {}
-        for part in _parts(self.protocols):
-            name, _, prefix = part.partition("=")
-            if name not in PROTOCOLS or name in prefixes or not _PREFIX.fullmatch(prefix):
-                raise BadSetting(
-                    f"protocols has {excerpt(part)}: it takes {', '.join(PROTOCOLS)}, each at most once, or name=/path"
-                )
-            if f"{prefix}/".startswith(OPEN_PATHS):
-                open_paths = " and ".join(OPEN_PATHS)
-                raise BadSetting(f"protocols has {excerpt(part)}: paths below {open_paths} need no key: name another")
-            if self.pools and f"{prefix}/".startswith("/pools/"):
-                raise BadSetting(f"protocols has {excerpt(part)}: the paths below /pools/ are of pools: name another")
-            prefixes[name] = prefix
-        return prefixes
+    def protocol_names(self) -> list[str]:
+        """Return the names in `protocols`."""
+        names = _parts(self.protocols)
+        for name in names:
+            if name not in PROTOCOLS or names.count(name) > 1:
+                raise BadSetting(f"protocols has {excerpt(name)}: it takes {', '.join(PROTOCOLS)}, each at most once")
+        return names
 
     def pool_names(self) -> list[str]:
         """Return the names in `pools`, without repeats and without the name of `pool`."""

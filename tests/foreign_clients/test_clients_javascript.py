@@ -21,56 +21,51 @@ _DATA = "found = (await client.embeddings.create({ model: MODEL, input: texts })
 _LANGCHAIN = "found = await embeddings.embedDocuments(texts);"
 _LLAMA_INDEX = "found = await embeddings.getTextEmbeddings(texts);"
 _CHROMA = "found = await embed.generate(texts);"
-_AI = "found = (await embedMany({ model: provider.textEmbeddingModel(MODEL), values: texts })).embeddings;"
-_COHERE = 'client.embed({ model: MODEL, texts, inputType: "classification", embeddingTypes: ["float"] })'
+_AI = (
+    'const { embedMany } = await import("ai");'
+    "found = (await embedMany({ model: provider.textEmbeddingModel(MODEL), values: texts })).embeddings;"
+)
+_OLLAMA = (
+    "for await (const part of await client.pull({ model: MODEL, stream: true })) console.log(part.status);"
+    "found = (await client.embed({ model: MODEL, input: texts, dimensions: 4096 })).embeddings;"
+)
+_COHERE = (
+    'const asked = { model: MODEL, texts, inputType: "classification", embeddingTypes: ["float"] };'
+    "found = (await client.embed(asked)).embeddings.float;"
+)
+_VOYAGE = "found = (await client.embed({ model: MODEL, input: texts })).data.map((item) => item.embedding);"
+_MISTRAL = (
+    "console.log((await client.models.list()).data.length);"
+    "const asked = { model: MODEL, inputs: texts, encodingFormat: 'float', outputDtype: 'float' };"
+    "found = (await client.embeddings.create(asked)).data.map((item) => item.embedding);"
+)
+_HUGGING_FACE = "found = await client.featureExtraction({ inputs: texts });"
 
-#: For each package, the imports of a program, and the code after the page's lines that puts the vectors into `found`.
+#: For each package, its imported names, and the code after the page's lines that puts the vectors into `found`.
 PROGRAMS = {
-    "openai": ('import OpenAI from "openai";', _DATA),
-    "@langchain/openai": ('import { OpenAIEmbeddings } from "@langchain/openai";', _LANGCHAIN),
-    "@ai-sdk/openai": ('import { embedMany } from "ai"; import { createOpenAI } from "@ai-sdk/openai";', _AI),
-    "@ai-sdk/openai-compatible": (
-        'import { embedMany } from "ai"; import { createOpenAICompatible } from "@ai-sdk/openai-compatible";',
-        _AI,
-    ),
-    "@llamaindex/openai": ('import { OpenAIEmbedding } from "@llamaindex/openai";', _LLAMA_INDEX),
-    "@chroma-core/openai": ('import { OpenAIEmbeddingFunction } from "@chroma-core/openai";', _CHROMA),
-    "ollama": (
-        'import { Ollama } from "ollama";',
-        "for await (const part of await client.pull({ model: MODEL, stream: true })) console.log(part.status);"
-        "found = (await client.embed({ model: MODEL, input: texts, dimensions: 4096 })).embeddings;",
-    ),
-    "@langchain/ollama": ('import { OllamaEmbeddings } from "@langchain/ollama";', _LANGCHAIN),
-    "@llamaindex/ollama": ('import { OllamaEmbedding } from "@llamaindex/ollama";', _LLAMA_INDEX),
-    "@chroma-core/ollama": ('import { OllamaEmbeddingFunction } from "@chroma-core/ollama";', _CHROMA),
-    "cohere-ai": ('import { CohereClientV2 } from "cohere-ai";', f"found = (await {_COHERE}).embeddings.float;"),
-    "@langchain/cohere": (
-        'import { CohereClient } from "cohere-ai"; import { CohereEmbeddings } from "@langchain/cohere";',
-        _LANGCHAIN,
-    ),
-    "@ai-sdk/cohere": ('import { embedMany } from "ai"; import { createCohere } from "@ai-sdk/cohere";', _AI),
-    "voyageai": (
-        'import { VoyageAIClient } from "voyageai";',
-        "found = (await client.embed({ model: MODEL, input: texts })).data.map((item) => item.embedding);",
-    ),
-    "@mistralai/mistralai": (
-        'import { Mistral } from "@mistralai/mistralai";',
-        "console.log((await client.models.list()).data.length);"
-        "const asked = { model: MODEL, inputs: texts, encodingFormat: 'float', outputDtype: 'float' };"
-        "found = (await client.embeddings.create(asked)).data.map((item) => item.embedding);",
-    ),
-    "@huggingface/inference": (
-        'import { InferenceClient } from "@huggingface/inference";',
-        "found = await client.featureExtraction({ inputs: texts });",
-    ),
-    "@chroma-core/huggingface-server": (
-        'import { HuggingfaceServerEmbeddingFunction } from "@chroma-core/huggingface-server";',
-        _CHROMA,
-    ),
+    "openai": ("default: OpenAI", _DATA),
+    "@langchain/openai": ("OpenAIEmbeddings", _LANGCHAIN),
+    "@ai-sdk/openai": ("createOpenAI", _AI),
+    "@ai-sdk/openai-compatible": ("createOpenAICompatible", _AI),
+    "@llamaindex/openai": ("OpenAIEmbedding", _LLAMA_INDEX),
+    "@chroma-core/openai": ("OpenAIEmbeddingFunction", _CHROMA),
+    "ollama": ("Ollama", _OLLAMA),
+    "@langchain/ollama": ("OllamaEmbeddings", _LANGCHAIN),
+    "@llamaindex/ollama": ("OllamaEmbedding", _LLAMA_INDEX),
+    "@chroma-core/ollama": ("OllamaEmbeddingFunction", _CHROMA),
+    "cohere-ai": ("CohereClientV2", _COHERE),
+    "@langchain/cohere": ("CohereEmbeddings", _LANGCHAIN),
+    "@ai-sdk/cohere": ("createCohere", _AI),
+    "voyageai": ("VoyageAIClient", _VOYAGE),
+    "@mistralai/mistralai": ("Mistral", _MISTRAL),
+    "@huggingface/inference": ("InferenceClient", _HUGGING_FACE),
+    "@chroma-core/huggingface-server": ("HuggingfaceServerEmbeddingFunction", _CHROMA),
 }
 
 #: The code of each program before and after its lines.
-BEFORE = "let found; const { MODEL, texts } = JSON.parse(process.env.ASKED);"
+BEFORE = """let found; const { MODEL, texts } = JSON.parse(process.env.ASKED);
+const { CohereClient } = await import("cohere-ai");
+"""
 AFTER = 'process.stdout.write("\\n" + JSON.stringify(found) + "\\n", () => process.exit(0));'
 
 
@@ -87,7 +82,8 @@ def run(url: str, package: str, call: str, model: str) -> Any:
     """Let node run a package's lines and the call; return the final value of `found`."""
     folder = os.environ.get("TEST_JAVASCRIPT_CLIENTS") or pytest.skip("needs the packages of scripts/test-clients")
     lines = rows()[package][1].replace("http://localhost:8080", url)
-    code = "\n".join([PROGRAMS[package][0], BEFORE, lines, call, AFTER])
+    imported = f'const {{ {PROGRAMS[package][0]} }} = await import("{package}");'
+    code = "\n".join([BEFORE, imported, lines, call, AFTER])
     variables = os.environ | {"ASKED": json.dumps({"MODEL": model, "texts": TEXTS})}
     command = [NODE, "--no-warnings", "--input-type=module", "--eval", code]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)

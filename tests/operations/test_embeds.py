@@ -1,19 +1,19 @@
 """Embeds by a worker: several outputs in one pass, outputs that a model lacks, truncated texts, and chunks."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import late_model
 import numpy as np
 import pytest
 from asking import ask, error, vectors
 from conftest import WORDS
 from numpy.typing import NDArray
 from passes import Noting
-from queues import Queue, drive, step_while
-from safetensors.numpy import load_file, save_file
+from queues import Queue, step_while
+from safetensors.numpy import save_file
 
 from shoal.cache.cache import Cache, Table
 from shoal.contract.options import Options
@@ -60,19 +60,9 @@ def of_three(
 def late(
     tiny_source: Path, tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, NDArray[np.float32]]
 ) -> Encoder:
-    """The tiny transformer as a late-interaction model in Stanford's form."""
+    """The tiny transformer as a late-interaction model."""
     folder = tmp_path_factory.mktemp("late")
-    (folder / "model").mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(tiny_source / name, folder / "model")
-    config = json.loads((tiny_source / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
-    (folder / "model/config.json").write_text(json.dumps(config))
-    (folder / "model/artifact.metadata").write_text(json.dumps({"query_maxlen": 10}))
-    weights = load_file(tiny_source / "model.safetensors") | {"linear.weight": tensors["colbert"]}
-    tokenizer = (folder / "model/tokenizer.json").read_text()
-    assert '"z"' in tokenizer
-    (folder / "model/tokenizer.json").write_text(tokenizer.replace('"z"', '"[MASK]"'))
-    save_file(weights, folder / "model/model.safetensors", {"format": "pt"})
+    late_model.save(folder / "model", tiny_source)
     prepare("late", folder / "model", folder / "prepared")
     return Encoder.open(folder / "prepared", "openvino", "f32", 1)
 
@@ -131,10 +121,10 @@ def test_queries_and_documents_of_a_late_interaction_model_are_read_in_their_own
     query, document, long, whole = computed(queue, late, *jobs)
     assert query.multivectors is not None
     assert document.multivectors is not None
-    assert [len(rows) for rows in query.multivectors] == query.tokens == [10, 10]
+    assert [len(rows) for rows in query.multivectors] == query.tokens == [late_model.QUERY_TOKENS] * 2
     assert document.tokens[0] > 30
     assert (query.truncated, document.truncated) == ([True, False], [False, False])
-    assert "has more than the 10 tokens of the model's context length" in error(long).message  # cognee reads this text
+    assert f"has more than the {late_model.QUERY_TOKENS} tokens of the model's context length" in error(long).message  # cognee reads this text
     assert whole.error is None
 
 
@@ -281,15 +271,6 @@ class TestChunked:
         assert len(engine.passes) < 20
         assert all(0 < work.num_waiting < long[0].num_lane_texts for work in worker.scheduler.works)
         worker.scheduler.works.clear()
-
-    def test_a_deadline_ends_a_job_between_its_chunks(self, worker: Worker, queue: Queue) -> None:
-        worker.clock.measure()
-        job = Embed([TEXT * 200], Options(chunk_tokens=46), reply_to="me", deadline=worker.clock.now() + 0.3)
-        queue.put("bulk", [job])
-        num_answered = drive(worker)
-        (reply,) = queue.inbox("me").wait()
-        assert (num_answered, reply.status) == (0, "expired")
-        assert 0 < worker.counters["batches"] < job.num_lane_texts / 5
 
     def test_a_chunk_that_the_engine_fails_on_harms_only_its_own_job(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Noting(encoder), {}, Bucketing(256))

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from conftest import run_reference
 from numpy.typing import NDArray
 from passes import Noting
-from queues import Queue, drive, step_while, work_off
+from queues import Queue, drive, step_while
 
 from shoal import Client, operations
 from shoal.cache.cache import Cache, Table
@@ -252,26 +252,6 @@ def test_a_cut_pair_is_reported_or_refused_and_cut_on_the_side_that_its_job_name
     assert scores(right) != scores(left)
 
 
-@pytest.mark.parametrize("op", ["rerank", "search"])
-def test_a_headline_waits_for_one_pass_of_a_long_job(
-    small_passes: Worker, queue: Queue, noting: NotingReranker, op: str
-) -> None:
-    by_op = {"rerank": rerank(*(f"storm {n}" for n in range(40))), "search": search(QUERY, rerank={"top_n": 100})}
-    long = by_op[op]
-    queue.put("interactive", [long])
-    for _ in range(1 if op == "rerank" else 2):
-        small_passes.step(block_s=0)
-    headline = Embed(["storm"], reply_to="me")
-    queue.put("interactive", [headline])
-    small_passes.step(block_s=0)
-    small_passes.step(block_s=0)
-    assert [reply.id for reply in queue.inbox("me").wait()] == [headline.id]
-    assert 1 <= len(noting.passes) <= 3
-    drive(small_passes)
-    (reply,) = replies(small_passes, long)
-    assert reply.error is None
-
-
 def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
     queue: Queue, encoder: Encoder, noting: NotingReranker, tmp_path: Path
 ) -> None:
@@ -421,18 +401,13 @@ def test_diversity_uses_the_scores_of_the_reranker(
 
 
 def test_nothing_is_scored_if_nothing_is_found_or_the_search_is_refused(
-    worker: Worker, queue: Queue, noting: NotingReranker, reranker: Reranker
+    worker: Worker, queue: Queue, noting: NotingReranker
 ) -> None:
     jobs = search(QUERY, min_score=1.0), search(QUERY, facets=["nothing"])
-    nothing, refused, other = ask(worker, *jobs, search(QUERY, rerank={"top_n": TOP_N, "model": "another"}))
-    assert (hits(nothing), error(refused).code, error(other).code) == ([[]], "invalid_request", "unsupported")
-    name = reranker.model.name
-    assert error(other).message.startswith(f'rerank.model is "another", and this pool has {name}')
+    nothing, refused = ask(worker, *jobs)
+    assert (hits(nothing), error(refused).code) == ([[]], "invalid_request")
     assert noting.passes == []
     assert DeadLetters(queue).newest() == []
-    models = name, f"{name.rpartition('/')[2].upper()}:latest"
-    named, short = ask(worker, *(search(QUERY, rerank={"top_n": TOP_N, "model": one}) for one in models))
-    assert hits(named) == hits(short) != []
 
 
 def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no_further(
@@ -453,24 +428,6 @@ def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no
     (reply,) = replies(small_passes, expiring)
     assert error(reply).code == "expired"
     assert error(queue.wait_result(cancelled.id, 0) or Reply("")).code == "cancelled"
-
-
-def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranker: Reranker, index: Index) -> None:
-    consumer, noting = queue.consumer("suspicious"), NotingReranker(reranker, (QUERY, "poison"))
-    held: list[int] = []
-    noting.before_pass = lambda _: held.append(queue.redis.zcard(queue.keys.held("suspicious")))
-    worker = Worker(consumer, encoder, {"default": index}, Bucketing(24), reranker=noting)
-    job, *others = search(QUERY), search("market"), search("rain")
-    queue.put("interactive", [job])
-    queue.take("killed", ["interactive"], 1)
-    queue.may_look("suspicious")
-    worker.step(block_s=0)
-    queue.put("interactive", others)
-    work_off(worker, queue)
-    assert [len(hits(reply)[0]) for reply in replies(worker, job, *others)] == [5, 5, 5]
-    of_suspect = held.index(2)
-    assert of_suspect > 1
-    assert set(held[:of_suspect]) == {1}
 
 
 def test_vectors_of_queries_are_cached_and_scores_are_not(

@@ -88,14 +88,6 @@ def sparse_json(vector: SparseVector) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(maps, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
-def is_json(value: Any) -> bool:
-    """Return True if `json_response` writes JSON that reads back as the same value. NaN would become null."""
-    try:
-        return bool(orjson.loads(orjson.dumps(value)) == value)
-    except TypeError:
-        return False
-
-
 def bytes_response(
     data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:

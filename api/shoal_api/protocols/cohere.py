@@ -1,14 +1,13 @@
 """Cohere: POST /v2/embed and /v1/embed, POST /v2/rerank and /v1/rerank."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from flask import Response
 from numpy.typing import NDArray
 from pydantic import Field
 
-from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed
@@ -21,12 +20,6 @@ from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, TextList, example
 from shoal_api.schema.error_statuses import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.responses import ProtocolAnswer
-
-#: Largest number of names in `rank_fields`.
-MAX_RANK_FIELDS = 100
-
-#: Largest number of formats in `embedding_types`, repeated formats included.
-MAX_FORMATS = 16
 
 Format = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
@@ -49,20 +42,12 @@ class CohereBody(Body):
     """Texts to embed."""
 
     model_config = example(texts=["a text"], input_type="search_document")
-    texts: TextList | None = Field(None, description="The texts")
-    inputs: Annotated[list[CohereInput], Field(fail_fast=True), TEXTS] | None = Field(
-        None, description="The texts in parts, in place of `texts`: the parts of a text are read as its lines"
-    )
-    model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
-    input_type: InputType | None = Field(
-        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
-    )
-    embedding_types: Annotated[list[Format], Field(fail_fast=True, max_length=MAX_FORMATS)] | None = Field(
-        None, description="Formats of the vectors"
-    )
-    truncate: Literal["NONE", "START", "END"] | None = Field(
-        "END", description="End at which texts that are too long are cut; null: END; NONE refuses them"
-    )
+    texts: TextList | None = None
+    inputs: Annotated[list[CohereInput], Field(fail_fast=True), TEXTS] | None = None
+    model: Name | None = None
+    input_type: InputType | None = None
+    embedding_types: Annotated[list[Format], Field(fail_fast=True, max_length=16)] | None = None
+    truncate: Literal["NONE", "START", "END"] | None = "END"
     output_dimension: ShortenedTo = None
     priority: Ignored = None
 
@@ -77,9 +62,7 @@ class CohereRerankBody(RerankBody):
 class CohereFieldsBody(CohereRerankBody):
     """A query, and documents to score for it. A document may have several fields."""
 
-    rank_fields: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
-        None, description="Names of the fields to read from documents that are objects, each once; null: `text`"
-    )
+    rank_fields: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=100)] | None = None
     max_chunks_per_doc: Ignored = None
     overlap_tokens: Ignored = None
 
@@ -109,11 +92,8 @@ async def rerank(body: CohereRerankBody) -> Response:
 @api.post("/v1/rerank", responses={200: ProtocolAnswer})
 async def rerank_v1(body: CohereFieldsBody) -> Response:
     """Score documents for a query by some of their fields, best first."""
-    fields = body.rank_fields or ["text"]
-    for n, name in enumerate(fields):
-        if name in fields[:n]:  # repeated fields could make the texts far larger than the body
-            raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
-    return ranking(*await rank(body, fields))
+    fields = dict.fromkeys(body.rank_fields or ["text"])  # repeated fields could make the texts larger than the body
+    return ranking(*await rank(body, list(fields)))
 
 
 def formatted(vectors: NDArray[np.float32], name: Format) -> Any:
@@ -142,8 +122,7 @@ async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str)
     )
     reply = await call(Embed(texts, options))
     assert reply.vectors is not None
-    kind: str = "embeddings_floats"
-    embeddings: Any = reply.vectors
+    kind, embeddings = "embeddings_floats", cast(Any, reply.vectors)
     if types:
         kind = "embeddings_by_type"
         embeddings = {name: formatted(reply.vectors, name) for name in dict.fromkeys(types)}

@@ -4,7 +4,7 @@ import time
 from typing import Annotated, Any, Literal
 
 from flask import Response
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from shoal.contract.jobs import LANES
 from shoal.contract.options import MAX_DIMENSIONS, Options
@@ -19,32 +19,24 @@ from shoal_api.protocols.rerank import RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, TextList, Texts, example
 from shoal_api.schema.responses import ProtocolAnswer, ProtocolFacts, ProtocolVectors
 
-#: The name that Infinity's client sends if its user names no model.
-_UNSPECIFIED = "default/not-specified"
-
-Model = Annotated[Name | None, AfterValidator(lambda name: None if name == _UNSPECIFIED else name)]
-
 
 class InfinityBody(Body):
     """Texts to embed."""
 
     model_config = example(input=["a text", "another text"])
-    input: Texts = Field(description="One text or several")
-    model: Model = Field(None, description="The served model, or an alias of it; null: the served one")
-    encoding_format: Literal["float", "base64"] = Field("float", description="Lists of numbers, or base64 of floats")
-    dimensions: Annotated[int, Field(ge=0, le=MAX_DIMENSIONS)] = Field(
-        0, description="Keep this many numbers of each vector; 0: all"
-    )
-    modality: Literal["text"] = Field("text", description="Kind of the input")
+    input: Texts
+    model: Name | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=0, le=MAX_DIMENSIONS)] = 0  # 0: all
+    modality: Literal["text"] = "text"
     user: Ignored = None
 
 
 class InfinityRerankBody(RerankBody):
     """A query, and documents to score for it."""
 
-    documents: TextList = Field(description="The texts")  # type: ignore[assignment]
-    model: Model = Field(None, description="The served reranker, or an alias of it; null: the served one")
-    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged")
+    documents: TextList  # type: ignore[assignment]
+    raw_scores: bool = False
 
 
 api = Blueprint("infinity", __name__, "Infinity", OpenAIError)
@@ -74,7 +66,7 @@ def _about(reply: Reply) -> dict[str, Any]:
 
 @api.get("/models", responses={200: ProtocolFacts})
 async def models() -> Response:
-    """List the model and the reranker that are served, with the load of the lanes."""
+    """List the served model and reranker, with the load of the lanes."""
     settings, loads = context().settings, (await context().client.queue.loads()).values()
     num_texts = sum(load.num_texts for load in loads)
     stats = {
@@ -84,7 +76,9 @@ async def models() -> Response:
         "batch_size": settings.max_batch_texts,
     }
     about = {"object": "model", "owned_by": "infinity", "created": 0, "backend": "shoal", "stats": stats}
-    capabilities = [(name, "embed") for name in await served_models()]
-    capabilities += [(name, "rerank") for name in await served_models("reranker")]
-    data = [{"id": name, **about, "capabilities": [capability]} for name, capability in capabilities]
+    data = [
+        {"id": name, **about, "capabilities": [capability]}
+        for part, capability in (("model", "embed"), ("reranker", "rerank"))
+        for name in await served_models(part)
+    ]
     return json_response({"object": "list", "data": data})

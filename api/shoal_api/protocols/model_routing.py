@@ -58,7 +58,7 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
     and it has no ready worker, any name is accepted: the request waits for a worker. Raises ModelNotFound. Raises
     NotReady if one of several pools has no ready worker and may serve the name.
     """
-    if name is None:
+    if name in (None, "default/not-specified"):  # Infinity's client sends this name if its user names no model
         return
     for read in (PoolReader.look, PoolReader.read):  # `look` first, so that a silent Redis does not delay other pools
         known = {found.settings.pool: _names(found, await read(found.pool), part) for found in contexts()}

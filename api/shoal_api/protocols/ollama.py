@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flask import Response
-from pydantic import Field
 
 from shoal import __version__
 from shoal.contract.excerpt import excerpt
@@ -27,12 +26,10 @@ class OllamaEmbedBody(Body):
     """Texts to embed."""
 
     model_config = example(model="sentence-transformers/all-MiniLM-L6-v2", input=["a text"])
-    model: Name = Field(description="The served model, or an alias of it, also with `:latest` after it")
-    input: Texts = Field(description="One text or several")
-    truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
-    dimensions: Dimensions | None = Field(
-        None, description="Keep this many numbers of each vector; all if it has no more"
-    )
+    model: Name
+    input: Texts
+    truncate: bool | None = None
+    dimensions: Dimensions | None = None
     options: Ignored = None
     keep_alive: Ignored = None
 
@@ -41,8 +38,8 @@ class OllamaPromptBody(Body):
     """A text to embed."""
 
     model_config = example(model="sentence-transformers/all-MiniLM-L6-v2", prompt="a text")
-    model: Name = Field(description="The served model, or an alias of it, also with `:latest` after it")
-    prompt: Text = Field(description="The text")
+    model: Name
+    prompt: Text
     options: Ignored = None
     keep_alive: Ignored = None
 
@@ -51,8 +48,8 @@ class OllamaModelBody(Body):
     """The name of a model."""
 
     model_config = example(model="sentence-transformers/all-MiniLM-L6-v2")
-    model: Name | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
-    name: Name | None = Field(None, description="Older name of `model`, read if `model` is missing or empty")
+    model: Name | None = None
+    name: Name | None = None  # older name of `model`
 
     def asked(self) -> str:
         """Return the name of the model; raises InvalidRequest without one."""
@@ -73,7 +70,7 @@ class OllamaShowBody(OllamaModelBody):
 class OllamaPullBody(OllamaModelBody):
     """A model to pull. Only a served model can be pulled, and nothing is loaded."""
 
-    stream: bool | None = Field(None, description="Return lines of JSON; null: true; false returns one object")
+    stream: bool | None = None
     insecure: Ignored = None
 
 

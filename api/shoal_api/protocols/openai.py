@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from flask import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from werkzeug.routing import BaseConverter
 
 from shoal.contract.excerpt import excerpt
@@ -25,11 +25,9 @@ class EmbeddingsBody(Body):
     """Texts to embed."""
 
     model_config = example(input=["a text", "another text"])
-    input: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
-    model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
-    encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="base64: the numbers as little-endian 32-bit floats; null: lists of numbers"
-    )
+    input: TextsOrIds
+    model: Name | None = None
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: ShortenedTo = None
     truncate_prompt_tokens: TruncateTo = None
     drop_params: Ignored = None
@@ -39,27 +37,18 @@ class EmbeddingsBody(Body):
 class ModelPath(BaseModel):
     """The part of a route that names a model."""
 
-    model: Name = Field(description="Name of the served model, or an alias of it")
+    model: Name
 
 
 #: OpenAI's words for the kinds of errors, keyed by status. Any other error below 500 is an `invalid_request_error`.
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-class OpenAIErrorDetail(BaseModel):
-    """An error, in OpenAI's shape."""
-
-    message: str
-    type: str = Field(description="The kind of the error, such as invalid_request_error or rate_limit_error")
-    param: str | None = Field(description="Always null: the message names the field")
-    code: str = Field(description="One of Shoal's error codes")
-
-
 class OpenAIError(ErrorShape):
-    """The body of a response with an error."""
+    """The body of a response with an error. `detail` is the message again: Voyage's and Jina's clients read it."""
 
-    detail: str = Field(description="The same message again, because clients of Voyage and Jina read this field")
-    error: OpenAIErrorDetail
+    detail: str
+    error: dict[str, str | None]
 
     statuses = BAD_REQUEST | UNSUPPORTED
 
@@ -94,15 +83,17 @@ async def embeddings(body: EmbeddingsBody) -> Response:
     )
 
 
-def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:
-    """Return the vectors of a reply, or `rows` made from them, in OpenAI's shape."""
+def embedding_list(
+    reply: Reply, encoding_format: str | None, rows: Any = None, name: str = "embedding"
+) -> dict[str, Any]:
+    """Return the vectors of a reply, or other `rows`, in OpenAI's shape. Each item has its row under `name`."""
     rows = reply.vectors if rows is None else rows
     if encoding_format == "base64":
         rows = base64_rows(rows)
     return {
         "id": reply.id,
         "object": "list",
-        "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
+        "data": [{"object": "embedding", "index": n, name: row} for n, row in enumerate(rows)],
         "model": reply.model,
         "usage": usage(reply),
     }

@@ -12,7 +12,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Rerank
-from shoal_api.answers.response import cost_headers, is_json, json_response
+from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import route_to_model
 from shoal_api.schema.body import TEXT, TEXTS, Body, Name, Text, TopN, TruncateTo, example
@@ -22,13 +22,11 @@ class RerankBody(Body):
     """A query, and documents to score for it."""
 
     model_config = example(query="a storm", documents=["rain", "market"])
-    query: Text = Field(description="Text for which the documents are scored")
-    documents: Annotated[list[Text | Annotated[dict[str, Any], TEXT]], Field(fail_fast=True), TEXTS] = Field(
-        description="Texts, or objects with a `text`"
-    )
-    model: Name | None = Field(None, description="The served reranker, or an alias of it; null: the served one")
-    top_n: TopN | None = Field(None, description="Return this many of the best documents; null: all")
-    return_documents: bool = Field(False, description="Return the documents too")
+    query: Text
+    documents: Annotated[list[Text | Annotated[dict[str, Any], TEXT]], Field(fail_fast=True), TEXTS]
+    model: Name | None = None
+    top_n: TopN | None = None
+    return_documents: bool = False
     truncate_prompt_tokens: TruncateTo = None
 
 
@@ -41,27 +39,25 @@ async def rank(
     top_n: int | None = None,
     as_objects: bool = True,
 ) -> tuple[Reply, list[dict[str, Any]]]:
-    """Score documents by these fields; return the reply and the best documents, best first. Raises ModelNotFound."""
+    """Score documents by these fields; return the reply and the best documents, best first. Raises ModelNotFound.
+
+    A returned document is an object with the fields that were read, or a text unless `as_objects`.
+    """
     await route_to_model(body.model, "reranker")
     texts = [
         document if isinstance(document, str) else "\n".join(_value(n, document, name) for name in fields)
         for n, document in enumerate(body.documents)
     ]
-    job = Rerank(texts, options or Options(), query=body.query, raw_scores=raw_scores)
-    answered: list[Any] = []
-    if body.return_documents:
-        answered = [{"text": item} if as_objects and isinstance(item, str) else item for item in body.documents]
-        for n, document in enumerate(body.documents):
-            if not isinstance(document, str) and not is_json({"results": [{"document": document}]}):
-                raise InvalidRequest(
-                    f"documents[{n}] cannot be written as JSON: it is nested too deeply, or has a value such as NaN "
-                    "that JSON lacks; change that, or set return_documents to false"
-                )
-    reply = await call(job)
+    reply = await call(Rerank(texts, options or Options(), query=body.query, raw_scores=raw_scores))
     assert reply.scores is not None
-    scores = reply.scores
-    found = [{"index": n, "relevance_score": scores[n]} for n in best_first(reply)[: top_n or body.top_n]]
-    return reply, [about | {"document": answered[about["index"]]} for about in found] if answered else found
+    found: list[dict[str, Any]] = []
+    for n in best_first(reply)[: top_n or body.top_n]:
+        found.append({"index": n, "relevance_score": reply.scores[n]})
+        if body.return_documents:
+            document = body.documents[n]
+            read = {"text": document} if isinstance(document, str) else {name: document[name] for name in fields}
+            found[-1]["document"] = read if as_objects else texts[n]
+    return reply, found
 
 
 def ranking(reply: Reply, found: list[dict[str, Any]], version: str = "1") -> Response:

@@ -1,13 +1,13 @@
-"""Text Embeddings Inference: /embed, /embed_all, /embed_sparse, /similarity, /rerank, /tokenize, POST /, and others.
+"""Text Embeddings Inference: POST /, /embed_all, /embed_sparse, /similarity, /rerank, /tokenize, /decode, /predict.
 
-At the root, Shoal's own POST /embed, GET /info and GET /health serve the clients of Text Embeddings Inference too.
+Shoal's own POST /embed, GET /info and GET /health serve the clients of Text Embeddings Inference too.
 """
 
 from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
 from flask import Response
-from pydantic import Field
+from flask_openapi3.models.schema import Schema
 from werkzeug.exceptions import BadRequest
 
 from shoal.contract.options import Options
@@ -23,7 +23,7 @@ from shoal_api.routes import service
 from shoal_api.schema.body import Body, Dimensions, IdLists, Ids, Ignored, Name, Text, TextList, Texts, TopN, example
 from shoal_api.schema.error_statuses import TeiError
 from shoal_api.schema.requests import TextsOrIds, TruncationDirection, as_list
-from shoal_api.schema.responses import Info, ProtocolAnswer, ProtocolFacts, ProtocolVectors, Ready
+from shoal_api.schema.responses import ProtocolAnswer, ProtocolFacts, ProtocolVectors
 from shoal_api.validation import checked
 
 #: Largest number of characters to tokenize in a request. The answer needs some hundred bytes of memory for each.
@@ -33,30 +33,30 @@ MAX_TOKENIZED_CHARS = 2**20
 class TeiTruncation(Body):
     """Options for texts that are too long."""
 
-    truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
-    truncation_direction: TruncationDirection = Field("Right", description="End at which texts are cut")
+    truncate: bool | None = None
+    truncation_direction: TruncationDirection = "Right"
 
 
 class TeiOptions(TeiTruncation):
     """Options for how the model reads texts."""
 
-    prompt_name: Name | None = Field(None, description="Name of the model's prompt to put before each text")
+    prompt_name: Name | None = None
 
 
 class TeiTokensBody(TeiOptions):
     """Texts whose token vectors are wanted."""
 
     model_config = example(inputs=["a text", "another text"])
-    inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
+    inputs: TextsOrIds
     normalize: Ignored = None
 
 
 class TeiEmbedBody(TeiTokensBody):
     """Texts to embed."""
 
-    normalize: bool = Field(True, description="Scale vectors to length 1")
-    dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
-    encoding_format: Literal["float"] | None = Field(None, description="Lists of numbers")
+    normalize: bool = True
+    dimensions: Dimensions | None = None
+    encoding_format: Literal["float"] | None = None
     options: Ignored = None
 
 
@@ -71,8 +71,8 @@ class SimilarityBody(Body):
     """A comparison of texts."""
 
     model_config = example(inputs={"source_sentence": "a text", "sentences": ["another", "a third"]})
-    inputs: SimilarityInputs = Field(description="The texts")
-    parameters: TeiOptions | None = Field(None, description="Options for how the model reads the texts")
+    inputs: SimilarityInputs
+    parameters: TeiOptions | None = None
     options: Ignored = None
 
 
@@ -80,11 +80,11 @@ class TeiRerankBody(TeiTruncation):
     """A query, and texts to score for it."""
 
     model_config = example(query="a storm", texts=["rain", "market"])
-    query: Text = Field(description="Text for which the others are scored")
-    texts: TextList = Field(description="The texts")
-    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, not from 0 to 1")
-    return_text: bool = Field(False, description="Return the texts too")
-    top_n: TopN | None = Field(None, description="Return this many of the best texts, for LiteLLM; null: all")
+    query: Text
+    texts: TextList
+    raw_scores: bool = False
+    return_text: bool = False
+    top_n: TopN | None = None
     model: Ignored = None
 
 
@@ -92,35 +92,27 @@ class TokenizeBody(Body):
     """Texts to tokenize."""
 
     model_config = example(inputs=["a text", "another text"])
-    inputs: Texts = Field(description="One text or several")
-    add_special_tokens: bool = Field(True, description="Add special tokens, such as [CLS]")
-    prompt_name: Name | None = Field(None, description="Name of the model's prompt to put before each text")
+    inputs: Texts
+    add_special_tokens: bool = True
+    prompt_name: Name | None = None
 
 
 class DecodeBody(Body):
     """Ids of tokens to decode."""
 
     model_config = example(ids=[[101, 102]])
-    ids: Ids | IdLists = Field(description="The ids of one text, or of several")
-    skip_special_tokens: bool = Field(True, description="Leave special tokens out")
+    ids: Ids | IdLists
+    skip_special_tokens: bool = True
 
 
 api = Blueprint("tei", __name__, "Text Embeddings Inference", TeiError)
 
-_ANY_SHAPE = [
-    {"$ref": f"#/components/schemas/{shape.__name__}"} for shape in (TeiEmbedBody, SimilarityBody, TeiRerankBody)
-]
+api.components_schemas["TeiEmbedBody"] = Schema(**TeiEmbedBody.model_json_schema())  # no view names this body
+
+_SHAPES = [{"$ref": f"#/components/schemas/{name}"} for name in ("TeiEmbedBody", "SimilarityBody", "TeiRerankBody")]
 
 #: OpenAPI's description of the body of POST /.
-_ANY_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": {"anyOf": _ANY_SHAPE}}}}
-}
-
-
-@api.post("/embed", responses={200: ProtocolVectors})
-async def embed(body: TeiEmbedBody) -> Response:
-    """Embed texts: one vector for each, in order."""
-    return await _embedded(body, normalize=body.normalize, dimensions=body.dimensions)
+_ANY_BODY: dict[str, Any] = {"required": True, "content": {"application/json": {"schema": {"anyOf": _SHAPES}}}}
 
 
 @api.post("/embed_all", responses={200: ProtocolVectors})
@@ -141,7 +133,7 @@ async def similarity(body: SimilarityBody) -> Response:
     return with_tei_headers(json_response(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
 
 
-@api.post("/", responses={200: ProtocolVectors}, openapi_extensions=_ANY_BODY)
+@api.post("/", responses={200: ProtocolVectors}, openapi_extensions={"requestBody": _ANY_BODY})
 async def embed_or_score() -> Response:
     """Embed texts, compare them if `inputs` is an object, or score them if there is a `query`."""
     body = json_request().get_json()
@@ -149,11 +141,10 @@ async def embed_or_score() -> Response:
         answer: Response = await rerank(checked(TeiRerankBody, body))
     elif isinstance(body.get("inputs"), dict):
         answer = await similarity(checked(SimilarityBody, body))
-    elif await service.is_sparse():
-        asked = checked(TeiEmbedBody, body)
-        answer = await _embedded(asked, output="sparse", dimensions=asked.dimensions)
     else:
-        answer = await embed(checked(TeiEmbedBody, body))
+        asked = checked(TeiEmbedBody, body)
+        how = {"output": "sparse"} if await service.is_sparse() else {"normalize": asked.normalize}
+        answer = await _embedded(asked, dimensions=asked.dimensions, **how)
     return answer
 
 
@@ -202,18 +193,6 @@ async def rerank(body: TeiRerankBody) -> Response:
     if body.return_text:
         ranks = [about | {"text": body.texts[about["index"]]} for about in ranks]
     return with_tei_headers(json_response(ranks, headers=cost_headers(reply)), reply, job)
-
-
-@api.get("/info", responses={200: Info})
-async def info() -> Response:
-    """Describe the service: its model, indexes, workers and limits."""
-    return json_response(await service.describe())
-
-
-@api.get("/health", responses={200: Ready})
-async def health() -> Response:
-    """Check that a ready worker will answer requests."""
-    return json_response({"status": "ready", "workers": await service.num_ready()})
 
 
 async def _embedded(body: TeiTokensBody, **options: Any) -> Response:

@@ -3,7 +3,6 @@
 from typing import Literal
 
 from flask import Response
-from pydantic import Field
 
 from shoal.contract.options import Options
 from shoal.operations import Embed
@@ -24,26 +23,20 @@ class VoyageBody(Body):
     """Texts to embed."""
 
     model_config = example(input=["a text"], input_type="document")
-    input: Texts = Field(description="One text or several")
-    model: Name | None = Field(None, description="A name of the served model; null: the served one")
-    input_type: Literal["query", "document"] | None = Field(
-        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
-    )
-    truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
+    input: Texts
+    model: Name | None = None
+    input_type: Literal["query", "document"] | None = None
+    truncation: bool | None = None
     output_dimension: ShortenedTo = None
-    output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = Field(
-        None, description="Type of the numbers, as in Cohere's format with the same name; null: float"
-    )
-    encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="base64: the bytes of the numbers, floats of 32 bits in little-endian order; null: numbers"
-    )
+    output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
 
 
 class VoyageRerankBody(InfinityRerankBody):
     """A query, and texts to score for it."""
 
-    top_k: TopN | None = Field(None, description="Return this many of the best texts; null: all")
-    truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
+    top_k: TopN | None = None
+    truncation: bool | None = None
 
 
 api = Blueprint("voyage", __name__, "Voyage", OpenAIError)

@@ -3,7 +3,6 @@
 from typing import Any, Literal
 
 from flask import Response
-from pydantic import Field
 
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
@@ -22,29 +21,27 @@ from shoal_api.schema.responses import Info, ProtocolAnswer, ProtocolVectors
 class WeaviateConfig(Body):
     """Options of an embedding."""
 
-    task_type: Literal["", "query", "passage"] | None = Field(
-        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
-    )
-    dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
+    task_type: Literal["", "query", "passage"] | None = None
+    dimensions: Dimensions | None = None
     pooling_strategy: Ignored = None
 
 
 class WeaviateBody(Body):
-    """A text to embed, or several."""
+    """A text to embed, or several. With a `text`, `texts` are ignored."""
 
     model_config = example(text="a text", config={"task_type": "passage"})
-    text: Text | None = Field(None, description="The text")
-    texts: TextList | None = Field(None, description="Several texts; ignored if there is a `text`")
-    config: WeaviateConfig | None = Field(None, description="Options of the embedding")
+    text: Text | None = None
+    texts: TextList | None = None
+    config: WeaviateConfig | None = None
 
 
 class WeaviateRerankBody(Body):
-    """A query, and texts to score for it."""
+    """A query, and texts to score for it. With `documents`, the single text in `property` is ignored."""
 
     model_config = example(query="a storm", property="title", documents=["rain", "market"])
-    query: Text = Field(description="Text for which the others are scored")
-    property: Text | None = Field(None, description="A single text; ignored if there are `documents`")
-    documents: TextList | None = Field(None, description="The texts")
+    query: Text
+    property: Text | None = None
+    documents: TextList | None = None
 
 
 api = Blueprint("weaviate", __name__, "Weaviate", one_field("WeaviateError", "error"))

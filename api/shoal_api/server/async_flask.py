@@ -13,7 +13,6 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from inspect import iscoroutinefunction
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -22,7 +21,6 @@ from flask.ctx import RequestContext
 from flask.sessions import NullSession
 from flask.signals import request_started
 from flask_openapi3.blueprint import APIBlueprint
-from flask_openapi3.models.path_item import PathItem
 from flask_openapi3.openapi import OpenAPI
 from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
@@ -74,9 +72,6 @@ class AsyncFlask(OpenAPI):
     #: The contexts of the application's pools by the pools' names, its own pool first.
     contexts: "Mapping[str, Context]"
 
-    #: The OpenAPI descriptions of Shoal's own routes, by their paths.
-    own_paths: Mapping[str, PathItem] = MappingProxyType({})
-
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         #: For the endpoint of each of Shoal's own views, the names of all query parameters that the view accepts.
@@ -93,20 +88,13 @@ class AsyncFlask(OpenAPI):
 
     # Routes
 
-    def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
-        """Register a view. A path that ends with a slash also works without the slash, and without a redirect."""
-        path = rule.rstrip("/") or "/"
-        if path != rule:
-            options["strict_slashes"] = False  # a redirect would lead to the host that the request names
-        super().add_url_rule(path, *args, **options)
-
     def register_api(self, api: APIBlueprint, **options: Any) -> None:
-        """Add the routes of a blueprint and their descriptions. Descriptions of Shoal's own routes stay as they are."""
+        """Add the routes of a blueprint, and join the descriptions of paths that several blueprints share."""
         earlier = dict(self.paths)
         super().register_api(api, **options)
         for path, item in earlier.items():
             if (later := self.paths[path]) is not item:
-                self.paths[path] = joined_paths(item, later, self.own_paths.get(path))
+                self.paths[path] = joined_paths(item, later)
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
         """Return an adapter that finds routes by path and method alone. Flask's adapter would also check the host."""
@@ -193,7 +181,7 @@ class AsyncFlask(OpenAPI):
         """Admit the request, receive its body, and return the view's answer."""
         access, paths = self.own.access, self.own.paths
         rule: Any = request.url_rule
-        is_shared = request.method == "POST" and rule is not None and rule.rule in paths.shared
+        is_shared = request.method == "POST" and rule is not None and rule.rule in paths.fallbacks
         if is_shared:
             request.url_rule = paths.fallbacks[rule.rule]
         await access.admit(request)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from shoal.contract.checks import check_range, check_string
-from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
+from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, Job
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations.search_options import PLAIN, PLAIN_DENSE, SearchOptions
 
@@ -15,7 +15,7 @@ MAX_K = 1_000
 #: Largest number of hits of a job, for all queries together. A worker does nothing else while it reads their documents.
 MAX_JOB_HITS = 10_000
 
-#: A client splits a list of queries into jobs of at most this number of hits: 8 MB with documents of 1.5 KB.
+#: A client over HTTP splits a list of queries into requests of this number of hits: 8 MB with documents of 1.5 KB.
 SPLIT_HITS = 5_000
 
 #: Largest number of rows that a job with search options reads, for all its lists of hits together. Reading them takes
@@ -28,9 +28,6 @@ TEXTS_PER_PASS = 4
 
 #: This many hits weigh as much as one text: with snippets or explanations, they take as much of a worker's time.
 HITS_PER_TEXT = 100
-
-#: Names, for messages, of the options for which a worker reads all documents a second time.
-_COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +131,6 @@ class Search(Job):
         return int(self.num_lists * self.search.rerank["top_n"] * (self.hits_per_list // self.k))
 
     @property
-    def texts_per_job(self) -> int:
-        """The largest number of queries in a job; smaller if each query has many hits."""
-        return min(TEXTS_PER_JOB, self.texts_per_request)
-
-    @property
     def texts_per_request(self) -> int:
         """The largest number of queries in an HTTP request."""
         return min(MAX_REQUEST_TEXTS, max(1, SPLIT_HITS // self.hits_per_list))
@@ -184,8 +176,7 @@ class Search(Job):
             return
         most = max(1, MAX_JOB_ROWS // (num_rows * self.search.num_passes))
         if self.num_lists > most:
-            or_less = f", or leave out {' or '.join(_COSTLY)}" if self.search.num_passes > 1 else ""
             raise TooLarge(
                 f"the job asks for {self.num_lists:,} lists of hits of {num_rows:,} documents, and may ask for "
-                f"{most:,} with these options: split the list of queries{or_less}"
+                f"{most:,} with these options: split the list of queries"
             )

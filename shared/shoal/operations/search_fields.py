@@ -11,7 +11,7 @@ from shoal.operations.search_filter import Value, parse_value
 #: Largest numbers of fields to sort by, of boosts, and of facets. For each of them, a worker goes over all documents.
 MAX_SORTS, MAX_BOOSTS, MAX_FACETS = 4, 8, 8
 
-#: Largest number of values of all boosts together. A worker looks up each value and marks its documents.
+#: Largest number of values of a boost. A worker looks up each value and marks its documents.
 MAX_BOOST_VALUES = 1_000
 
 #: Largest absolute value of a boost's weight. Scores of a dense search are between -1 and 1.
@@ -59,14 +59,7 @@ def parse_sort(value: Any) -> tuple[Sort, ...]:
 
 def parse_boosts(value: Any) -> tuple[Boost, ...]:
     """Return the boosts. Raises InvalidRequest, which names the wrong item."""
-    items = _list("boost", value, MAX_BOOSTS)
-    given = [item.get("value") for item in items if isinstance(item, dict)]
-    if (num_values := sum(len(values) for values in given if isinstance(values, list))) > MAX_BOOST_VALUES:
-        raise InvalidRequest(
-            f"boost has {num_values:,} values and may have {MAX_BOOST_VALUES:,}: give the documents a field that "
-            "replaces them"
-        )
-    return tuple(_boost(item, f"boost[{n}]") for n, item in enumerate(items))
+    return tuple(_boost(item, f"boost[{n}]") for n, item in enumerate(_list("boost", value, MAX_BOOSTS)))
 
 
 def parse_facets(value: Any) -> tuple[str, ...]:
@@ -95,12 +88,11 @@ def _boost(parts: Any, place: str) -> Boost:
     if not shapes:
         return Boost(field, weight, place)
     if shapes == ["value"]:
-        given = parts["value"]
-        values = given if isinstance(given, list) else [given]
-        if not values:
-            raise InvalidRequest(f"{place}.value is []: it takes a value, or a list of values")
-        places = [f"{place}.value[{n}]" if values is given else f"{place}.value" for n in range(len(values))]
-        return Boost(field, weight, place, tuple(map(parse_value, values, places)))
+        given, place_of_values = parts["value"], f"{place}.value"
+        if not isinstance(given, list):
+            return Boost(field, weight, place, (parse_value(given, place_of_values),))
+        values = enumerate(_list(place_of_values, given, MAX_BOOST_VALUES))
+        return Boost(field, weight, place, tuple(parse_value(one, f"{place_of_values}[{n}]") for n, one in values))
     half_life, is_in_days = _number(parts[shapes[0]], f"{place}.{shapes[0]}"), shapes[0] == "half_life_days"
     if half_life <= 0:
         raise InvalidRequest(f"{place}.{shapes[0]} is {excerpt(half_life)}: it takes a number above 0")
@@ -114,7 +106,7 @@ def _list(name: str, value: Any, most: int) -> list[Any]:
     if not isinstance(value, list) or not value:
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a list that is not empty")
     if len(value) > most:
-        raise InvalidRequest(f"{name} has {len(value):,} entries: it takes at most {most}")
+        raise InvalidRequest(f"{name} has {len(value):,} entries: it takes at most {most:,}")
     return value
 
 

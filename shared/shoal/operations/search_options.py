@@ -138,14 +138,12 @@ def _check_snippet(name: str, value: Any) -> None:
 
 
 def _check_rerank(name: str, value: Any) -> None:
-    check_names(name, value, ("top_n", "query", "model"), ("top_n",))
+    check_names(name, value, ("top_n", "query"), ("top_n",))
     check_range(f"{name}.top_n", value["top_n"], 1, MAX_TOP_N)
     if "query" in value:
         check_type(f"{name}.query", value["query"], str, "a string")
         if not value["query"].strip():
             raise InvalidRequest(f"{name}.query is empty: it takes the text that hits are scored for")
-    if "model" in value:
-        check_string(f"{name}.model", value["model"], "the name of a reranker")
 
 
 def _check_vectors(name: str, value: Any) -> None:

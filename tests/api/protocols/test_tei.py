@@ -33,9 +33,9 @@ def rows(response: TestResponse) -> NDArray[np.float32]:
 
 
 @pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize("path", ["/", "/embed", "/tei", "/tei/", "/tei/embed"])
+@pytest.mark.parametrize("path", EMBED)
 def test_texts_and_token_ids_have_their_vectors(make_app: MakeApp, path: str) -> None:
-    api = make_app(token_ids="own", protocols="tei=/tei" if "tei" in path else "tei").test_client()
+    api = make_app(token_ids="own").test_client()
     body = {"truncate": None, "truncation_direction": "Left", "prompt_name": None, "normalize": False}
     assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS, **body})), [vector_of(text) for text in TEXTS])
     assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
@@ -147,7 +147,7 @@ def test_without_a_worker_the_service_is_unhealthy(make_app: MakeApp) -> None:
 
 
 class TestService:
-    def test_the_description_has_its_fields(self, api: FlaskClient, stub: StubWorker, make_app: MakeApp) -> None:
+    def test_the_description_has_its_fields(self, api: FlaskClient, stub: StubWorker) -> None:
         paths = api.get("/openapi.json").get_json()["paths"]
         stub.announce(pooling="cls", precision="bf16")
         info = api.get("/info").get_json()
@@ -155,12 +155,6 @@ class TestService:
         assert info["model_type"] == {"embedding": {"pooling": "cls"}}
         assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (8, 100_000, True)
         assert [info[name] for name in ("sha", "docker_label", "max_batch_requests")] == [None] * 3
-        api = make_app(protocols="tei=/tei").test_client()
-        assert tei_error_of(api.post("/tei/embed", json={"inputs": 5}), 422)[0] == "Validation"
-        assert api.get("/tei/info").get_json() == api.get("/info").get_json()
-        assert api.get("/tei/health").status_code == 200
-        stub.announce(state="starting")
-        assert tei_error_of(api.get("/tei/health"), 503)[0] == "Unhealthy"
         assert paths["/embed"]["post"]["tags"] == ["wait for the answer"]
         assert paths["/info"]["get"]["tags"] == ["service"]
         assert set(paths["/"]) == {"get", "post"}

@@ -332,7 +332,6 @@ def test_indexes_and_aliases_belong_to_the_own_pool_and_keys_to_all(make_app: Ma
         ({"pools": "x, a b"}, 'pools is "a b": it takes'),
         ({"pools": "x" * 101}, "pools has a name of 101 characters"),
         ({"pools": "x", "model_aliases": "y,X"}, 'model_aliases has "x", the name of a further pool'),
-        ({"protocols": "tei=/pools/x"}, 'protocols has "tei=/pools/x": the paths below /pools/ are of pools'),
     ],
 )
 def test_wrong_names_of_pools_are_refused(setting: dict[str, Any], message: str) -> None:

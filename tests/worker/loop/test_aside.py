@@ -13,13 +13,10 @@ from test_worker import distinct, put, replies
 
 import shoal_workers.loop.batch
 import shoal_workers.loop.worker
-from shoal.contract.jobs import LANES
 from shoal.contract.options import Options
-from shoal.operations import Embed, Rerank
 from shoal.queue.consumer import Consumer
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.loop.worker import Worker
 
 
@@ -158,14 +155,6 @@ def test_a_worker_that_stops_answers_a_batch_aside_and_takes_no_other_job(
     assert (len(replies(queue, "bulk")), replies(queue, "later")) == (int(not is_away), {})  # else that job waits again
 
 
-def test_a_suspect_does_not_run_aside(worker: Worker, queue: Queue, engine: Engine) -> None:
-    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
-    queue.take("killed", LANES, 1)
-    queue.die()
-    assert drive(worker) == 1
-    assert {what for what, _ in engine.passes} == {"start", "finish"}
-
-
 def test_the_next_texts_are_tokenized_while_a_pass_runs_aside(worker: Worker, queue: Queue, held: Engine) -> None:
     put(queue, *(f"{text} a" for text in distinct(30)), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
@@ -190,19 +179,3 @@ def test_a_document_that_is_put_again_aside(worker: Worker, queue: Queue, engine
     assert (second.tokens, second.chunks) == (first.tokens, first.chunks)
     np.testing.assert_array_equal(second.vectors, first.vectors)
     assert [what for what, _ in engine.passes] == ["aside", "finish"]  # the chunks were computed once
-
-
-def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(
-    queue: Queue, engine: Engine, reranker_of_two_threads: Reranker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends_within = reranker_of_two_threads.ends_within
-    monkeypatch.setattr(reranker_of_two_threads, "ends_within", lambda *_: False)
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(480), reranker=reranker_of_two_threads)
-    queue.put("bulk", [Rerank(distinct(20), query="storm", reply_to="bulk")])
-    assert worker.step(block_s=0) == 0
-    queue.put("interactive", [Rerank(["rain"], query="storm", reply_to="me"), Embed(["a"], reply_to="me")])
-    assert sum(worker.step(block_s=0) for _ in range(2)) == 2
-    assert replies(queue, "bulk") == {}
-    monkeypatch.setattr(reranker_of_two_threads, "ends_within", ends_within)
-    assert drive(worker) == 1
-    assert [reply.error for reply in replies(queue, "bulk").values()] == [None]

@@ -12,7 +12,6 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job, check_deadline
-from shoal.contract.model_names import is_among, names_of
 from shoal.contract.outline import Outline
 from shoal.contract.replies import Reply, other_fingerprint
 from shoal.errors import (
@@ -31,23 +30,21 @@ from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.encoder import Pipeline
-from shoal_workers.index.index import Index
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
 from shoal_workers.operations.search import Searcher, SearchWork
 from shoal_workers.operations.tokenize import TokenizerWork
-from shoal_workers.operations.work import INTERACTIVE, Work
+from shoal_workers.operations.work import Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import EndedJob, JobLog
-from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
 #: A job fails as poisoned after this number of workers have died while they held it.
 MAX_DEATHS = 3
 
-#: Summary of the end of a worker that left no crash report.
-NO_REPORT = "ended without a report: killed, or out of memory"
+#: The message for an expired job.
+LATE = "the deadline or timeout_s passed before the job was computed: add workers or wait longer"
 
 #: Largest number of jobs that a worker takes from a lane at a time. Measured with a limit of 64 and jobs of one
 #: headline: later jobs waited for a longer pass, so 64 connections got 0.91 times as many answers a second, and a
@@ -71,12 +68,11 @@ SERVED_KNOWN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on admitted jobs, on the texts of a pass, and on the wait for more texts."""
+    """Limits on admitted jobs and on the texts of a pass."""
 
     max_job_texts: int = 1_024
     max_text_chars: int = 2**20
     max_batch_texts: int = 64
-    max_batch_wait_s: float = 0.0
 
 
 #: The class of work for the jobs of each operation, by the operation's name.
@@ -89,42 +85,28 @@ WORKS: dict[str, type[Work]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class Served:
-    """The models and indexes of a worker. `now` returns Redis's time in Unix seconds.
+    """The models and indexes of a worker. `now` returns Redis's time in Unix seconds."""
 
-    `reranks` is the pipeline of the reranker, and `aliases` are further names for the reranker.
-    """
-
-    def __init__(
-        self,
-        embeds: Pipeline,
-        reranks: Pipeline | None,
-        aliases: Sequence[str],
-        indexes: Mapping[str, Index],
-        activity: Activity,
-        now: Callable[[], float],
-    ):
-        self.embeds = embeds
-        self.searcher = Searcher(indexes, activity)
-        self.now = now
-        self._reranks, self._aliases = reranks, aliases
+    embeds: Pipeline
+    reranks: Pipeline | None
+    searcher: Searcher
+    now: Callable[[], float]
 
     def work_for(self, delivery: Delivery, job: Job) -> Work:
         """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
-        pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
+        pipeline = self.reranks if isinstance(job, Rerank) else self.embeds
         if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
             raise other_fingerprint(job.fingerprint, **pipeline.made_by)
         self.embeds.encoder.check(job.options, job.options.outputs if isinstance(job, Embed) else ())
         return WORKS[job.op].of_job(delivery, job, self)
 
-    def reranker(self, wanted: str | None = None) -> Pipeline:
-        """Return the reranker's pipeline; raise Unsupported if there is none, or if `wanted` is another name."""
-        if self._reranks is None:
+    def reranker(self) -> Pipeline:
+        """Return the reranker's pipeline; raise Unsupported if there is none."""
+        if self.reranks is None:
             raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
-        name = self._reranks.encoder.model.name
-        if wanted is not None and not is_among(wanted, (*names_of(name), *self._aliases)):
-            raise Unsupported(f"rerank.model is {excerpt(wanted)}, and this pool has {name}: name it, or leave it out")
-        return self._reranks
+        return self.reranks
 
 
 class Admission:
@@ -162,14 +144,7 @@ class Admission:
         if not held:  # sleeps, because a suspect in the queue would end a wait for jobs at once
             time.sleep(max(self._pause_s, FIRST_PAUSE_S) if skips_suspects else self._pause_s)
         takes_suspects = takes_suspects and not skips_suspects
-        works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
-        until = time.monotonic() + self._limits.max_batch_wait_s
-        while works and (wait_s := until - time.monotonic()) > 0:  # wait for more interactive jobs, to fill the pass
-            num_texts = self._limits.max_batch_texts - sum(work.num_lane_texts for work in works)
-            if num_texts <= 0:
-                break
-            works += self._admit(self._consumer.take({INTERACTIVE: num_texts}, wait_s, max_jobs=MAX_JOBS))
-        return works
+        return self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
 
     def _reclaim(self, held: Collection[Work]) -> None:
         """Measure Redis's clock, let lost jobs and jobs of dead workers wait again, and check unread results."""
@@ -223,7 +198,7 @@ class Admission:
         if job.deadline is not None:
             now = self._clock.now()
             if job.deadline < now:
-                raise expired(job, now)
+                raise Expired(LATE)
             if job.timeout_s is None:  # a `timeout_s` is at most a year
                 check_deadline(job.deadline, now)
         job.check_texts(self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
@@ -258,7 +233,7 @@ class Admission:
         now = self._clock.now()
         dropped = [work for work in held if work.job.deadline is not None and work.job.deadline < now]
         if dropped:
-            self.refuse([(work.delivery, expired(work.job, now)) for work in dropped], dropped)
+            self.refuse([(work.delivery, Expired(LATE)) for work in dropped], dropped)
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + CHECK_EVERY_S
             lost = set(self._consumer.lost([work.delivery for work in held]))
@@ -294,7 +269,8 @@ class Admission:
         worker, deliveries = self._consumer.name, delivery.deaths + 1
         if isinstance(error, Poisoned):
             summary, _, trace = self._crash_reports.read(delivery.died).partition("\n")
-            reason, worker = f"{reason}; the last one {summary or NO_REPORT}", delivery.died
+            summary = summary or "ended without a report: killed, or out of memory"
+            reason, worker = f"{reason}; the last one {summary}", delivery.died
             deliveries -= 1  # the job was not computed in this delivery
         facts = logs.about(job_id, delivery.client, outline.traceparent)
         log.warning("dead letter: %s in delivery %d; `shoal dead` has the rest", error.code, deliveries, extra=facts)
@@ -324,11 +300,3 @@ class Admission:
             (index is None or index in about.get("indexes", ())) and job.fingerprint in (None, "", about.get(part))
             for about in self._others
         )
-
-
-def expired(job: Job, now: float) -> Expired:
-    """Return the error for a job whose deadline has passed. `now` is Redis's time in Unix seconds."""
-    late_s = 0.0 if job.deadline is None else now - job.deadline
-    if job.timeout_s == 0:
-        return Expired("timeout_s is 0, so the job expired before it was computed: wait longer")
-    return Expired(f"the deadline passed {late_s:.1f} s before the job was computed: add workers or wait longer")

@@ -21,6 +21,7 @@ from shoal_workers.index.index import Index
 from shoal_workers.loop.admission import Admission, Limits, Served
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.scheduler import SHARES, Scheduler
+from shoal_workers.operations.search import Searcher
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import JobLog
@@ -34,9 +35,6 @@ RETRY_S = 0.5
 #: Longest time for which a stopping worker still computes the jobs that it has, in seconds. If Redis is away then, the
 #: worker waits for Redis for at most this time, because jobs that it held at its end would be blamed for the end.
 DRAIN_S = 5.0
-
-#: Difference between the clocks of this machine and Redis above which the worker logs a warning, in seconds.
-WRONG_CLOCK_S = 1.0
 
 #: Longest wait for the end of a batch aside, in seconds, before the worker takes jobs that `has_jobs` does not notice.
 TAKE_EVERY_S = 0.25
@@ -60,7 +58,6 @@ class Worker:
         crash_reports: CrashReports | None = None,
         clock: Clock | None = None,
         reranker: Reranker | None = None,
-        aliases: Sequence[str] = (),
         before_pass: Callable[[], object] = lambda: None,
         tracer: Tracer | None = None,
     ):
@@ -73,7 +70,7 @@ class Worker:
         self.counters = self.log.measurements.counters
         embeds = Pipeline(encoder, bucketing, consumer.max_reply_bytes // (4 * encoder.model.dimension))
         reranks = Pipeline(reranker, reranker.pair_bucketing(bucketing, encoder.model)) if reranker else None
-        served = Served(embeds, reranks, aliases, indexes, self.activity, self.clock.now)
+        served = Served(embeds, reranks, Searcher(indexes, self.activity), self.clock.now)
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._has_come = partial(consumer.has_jobs, INTERACTIVE)
@@ -94,8 +91,13 @@ class Worker:
                     ends_by = math.inf  # the worker may hold jobs from now on
                     self.step()
                     if is_away is not False:  # only after a step, because Redis may answer but refuse writes
-                        self._warn_of_redis()
                         log.info("worker %s is taking jobs", self.id)
+                        if (policy := self.consumer.eviction_policy()) not in ("", "noeviction"):
+                            log.warning(
+                                "Redis forgets jobs, results or cached vectors once its memory is full, as its "
+                                "maxmemory-policy is %s: `redis-cli config set maxmemory-policy noeviction`",
+                                policy,
+                            )
                     is_away = False
                 self._drain()
                 return
@@ -131,20 +133,6 @@ class Worker:
         num_answered = self._advance()
         self.log.measurements.work_s += time.perf_counter() - started
         return num_answered
-
-    def _warn_of_redis(self) -> None:
-        if abs(self.clock.offset_s) > WRONG_CLOCK_S:
-            log.warning(
-                "the clock of this machine is %.1f s ahead of Redis's: deadlines use Redis's, but set both right",
-                self.clock.offset_s,
-            )
-        policy = self.consumer.eviction_policy()
-        if policy not in ("", "noeviction"):
-            log.warning(
-                "Redis forgets jobs, results or cached vectors once its memory is full, as its maxmemory-policy is %s: "
-                "`redis-cli config set maxmemory-policy noeviction`",
-                policy,
-            )
 
     def _drain(self) -> None:
         """Compute and answer the worker's jobs for at most `DRAIN_S`, and give the rest back to the queue."""

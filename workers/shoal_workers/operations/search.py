@@ -64,7 +64,7 @@ class SearchWork(PairsWork):
     def of_job(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
         """Return the work of a job; raise the error of an unknown index. The index may open while texts are encoded."""
         opening = find_index(served.searcher.indexes, job.index)
-        reranks = served.reranker(job.search.rerank.get("model")) if job.search.rerank else None
+        reranks = served.reranker() if job.search.rerank else None
         prompt = served.embeds.encoder.prompt(job.options, QUERY_PROMPTS)
         work = cls(delivery, job, served.embeds, prompt, served.now, reranks=reranks)
         work.is_query, work.stage = served.embeds.encoder.model.has_query_table, served.searcher.search

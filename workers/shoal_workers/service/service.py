@@ -81,7 +81,6 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         open_cache(settings, encoder, broker),
         crash_reports,
         reranker=reranker,
-        aliases=settings.model_alias_names(),
         before_pass=resizing.take,
         tracer=tracer,
     )
@@ -155,7 +154,6 @@ def limits_of(settings: Settings) -> Limits:
         max_job_texts=settings.max_job_texts,
         max_text_chars=settings.max_text_chars,
         max_batch_texts=settings.max_batch_texts,
-        max_batch_wait_s=settings.max_batch_wait_ms / 1000,
     )
 
 
