@@ -186,7 +186,7 @@ def test_workers_that_are_not_ready_or_of_different_models(client: Client) -> No
     client.pool.announce("f32", about)
     with pytest.raises(NotReady, match="no worker of the pool is ready"):
         PoolEncoder.find(client)
-    client.pool.announce("f32", about | {"state": "ready"})
+    client.pool.announce("f32", about | {"state": "asleep"})
     assert PoolEncoder.find(client).model.digest == "d"
     for name in ("bf16", "f32"):
         client.pool.announce(name, about | {"state": "ready", "precision": name, "fingerprint": name})

@@ -106,6 +106,13 @@ class TestClient:
         assert news.delete(str(n) for n in range(MAX_CHANGE_IDS + 1)) == 1_001
         assert [change.deleted[:2] for change in log.changes()] == [("7", "no such id"), ("0", "1"), ("1000",)]
 
+    def test_an_index_whose_workers_sleep_can_be_changed(
+        self, client: Client, log: Log, announce: Callable[..., None]
+    ) -> None:
+        announce(of_worker={"state": "asleep"})
+        assert client.index("default").delete(["7"]) == 1
+        assert log.sizes() == [1]
+
     def test_numbers_as_ids_are_refused_if_the_index_numbers_its_documents(
         self, served: Worker, client: Client, log: Log, announce: Callable[..., None]
     ) -> None:

@@ -1,4 +1,4 @@
-"""The commands of the workers: `shoal worker`, `shoal jobs`, `shoal index` and `shoal model`."""
+"""The commands of the workers: `shoal worker`, `shoal host`, `shoal jobs`, `shoal index` and `shoal model`."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from shoal.process import logs
 from shoal.settings import Settings
 from shoal_workers.index_commands import index
 
-__all__ = ["index", "jobs", "model", "worker"]
+__all__ = ["host", "index", "jobs", "model", "worker"]
 
 INDEX_SETTINGS = ("indexes", "index_home", "index_store")
 LOG_SETTINGS = ("log_level", "log_format", "tracing")
@@ -35,6 +35,34 @@ def worker(settings: Settings) -> None:
 
     logs.configure(settings)
     serve(settings)
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="POOL=MODEL...")
+@click.option(
+    "--memory-gb",
+    type=click.FloatRange(min=0, max=10**6, min_open=True),
+    required=True,
+    help="Largest memory of all models together.",
+)
+@click.option(
+    "--idle-s",
+    type=click.IntRange(0, 10**9),
+    default=300,
+    show_default=True,
+    help="Seconds after its last job at which a model is sent to sleep.",
+)
+@settings_options(*REDIS_SETTINGS, "engine", "precision", "threads", *INDEX_SETTINGS, "cache_mb", *LOG_SETTINGS)
+def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: float) -> None:
+    """Run workers of several models, within a budget of memory.
+
+    Each POOL is a pool of the API (SHOAL_POOLS), and MODEL is a value of `shoal worker --model`. Each model runs once
+    at the start. From then on, a model runs while jobs come for its pool, and the first job starts it.
+    """
+    from shoal_workers.service.model_host import run_host
+
+    logs.configure(settings)
+    run_host(settings, models, int(memory_gb * 2**30), idle_s)
 
 
 @click.command()

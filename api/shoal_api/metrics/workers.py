@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
+from shoal.queue.pool import ANSWERING
+
 #: Heartbeats by the ids of the workers.
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
@@ -64,7 +66,7 @@ def render(workers: Heartbeats) -> str:
 
 
 def _states(workers: Heartbeats) -> Iterator[str]:
-    ready = sum(about.get("state") == "ready" for about in workers.values())
+    ready = sum(about.get("state") in ANSWERING for about in workers.values())
     yield from _head("shoal_workers_alive", "gauge", "Workers with a heartbeat.")
     yield f"shoal_workers_alive {len(workers)}"
     yield from _head("shoal_workers_ready", "gauge", "Workers that take jobs.")

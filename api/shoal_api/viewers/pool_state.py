@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
+from shoal.queue.pool import ANSWERING
 from shoal_api.viewers.pool_meter import PoolMeter, PoolSnapshot
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
@@ -41,8 +42,8 @@ class PoolState:
 
     @cached_property
     def ready(self) -> Heartbeats:
-        """The heartbeats of the workers that answer jobs."""
-        return {worker_id: about for worker_id, about in self.workers.items() if about.get("state") == "ready"}
+        """The heartbeats of the workers that answer jobs, sleeping workers included."""
+        return {worker_id: about for worker_id, about in self.workers.items() if about.get("state") in ANSWERING}
 
     @cached_property
     def served(self) -> Mapping[str, frozenset[tuple[str, str]]]:

@@ -43,7 +43,7 @@ _SECTIONS = {
     "Long jobs, such as a file of a million lines": ("job",),
     "Models": ("model",),
     "Operate a service": ("key", "dead"),
-    "The processes of a service, for a supervisor of your own": ("api", "worker", "jobs"),
+    "The processes of a service, for a supervisor of your own": ("api", "worker", "host", "jobs"),
     "Others": ("completion",),
 }
 

@@ -16,6 +16,9 @@ from shoal.queue import scripts
 #: Seconds for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
 
+#: States in which a worker answers jobs. When a job comes, `shoal host` starts a worker that is asleep.
+ANSWERING = ("ready", "asleep")
+
 #: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth of this.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
@@ -118,7 +121,7 @@ class Pool:
 
     def ready(self) -> dict[str, dict[str, Any]]:
         """Return the heartbeats of the living workers that answer jobs, sleeping workers included."""
-        return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
+        return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") in ANSWERING}
 
     def own_ready(self, pids: Collection[int]) -> dict[str, dict[str, Any]]:
         """Return the workers of `ready` that run on this machine as one of the processes `pids`."""

@@ -165,13 +165,13 @@ def test_values_that_redis_lacks_are_left_out(make_app: MakeApp, own_redis: Redi
 
 def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWorker) -> None:
     odd = 'a"} 1\n\\é'
-    about = {"state": "ready", "counters": {"jobs": True}, "engine": odd, "clock_offset_s": float("nan")}
+    about = {"state": "asleep", "counters": {"jobs": True}, "engine": odd, "clock_offset_s": float("nan")}
     stub.pool.announce(odd, about | {"waits": {odd: HISTOGRAM}})
     families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
     found = {(sample.name, sample.labels.get("worker")): sample for family in families for sample in family.samples}
     assert found["shoal_worker_jobs_total", "stub"].value == COUNTERS["jobs"]
     assert found["shoal_worker_jobs_total", odd].value == 1
-    assert found["shoal_workers_ready", None].value == 2
+    assert found["shoal_workers_ready", None].value == 2  # a model that is asleep starts for a job
     assert found["shoal_worker_wait_seconds_count", odd].labels["lane"] == odd
     assert found["shoal_worker_engine_info", odd].labels["engine"] == odd
     stub.pool.leave(odd)

@@ -129,7 +129,13 @@ def test_a_path_names_the_pool_of_any_route_and_of_metrics(api: FlaskClient, key
     assert ["shoal_http_request_seconds" in text for text in (own, other)] == [True, False]
 
 
-def test_an_odd_model_harms_no_other(api: FlaskClient, workers: Workers) -> None:
+def test_a_sleeping_model_is_served_and_an_odd_one_harms_no_other(api: FlaskClient, workers: Workers) -> None:
+    workers[OTHER].announce(state="asleep", model="org/large-en")
+    assert api.get("/pools/large/ready").status_code == 200
+    assert "org/large-en" in listed(api)
+    answer = api.post("/v1/embeddings", json={"input": "a", "model": "org/large-en"})
+    assert answer.get_json()["model"] == "org/large-en"
+    assert "shoal_workers_ready 1" in api.get("/pools/large/metrics").text
     workers[OTHER].announce(model=["small"], reranker={})
     assert listed(api) == ["small"]
     assert api.post("/v1/embeddings", json={"input": "a", "model": "small"}).status_code == 200

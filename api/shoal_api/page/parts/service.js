@@ -5,8 +5,8 @@ import { html } from "../vendor/lit-html.js";
 /** The state before the first answer. */
 export const STARTING = { status: "starting", label: "connecting", message: "" };
 
-/** Return true if a worker is ready. */
-export const answersJobs = ({ state }) => state === "ready";
+/** Return true if a worker is ready, or would start when a job comes. */
+export const answersJobs = ({ state }) => state === "ready" || state === "asleep";
 
 /** Return the state of the service from its answer to /info, or from the error in place of an answer. */
 export function serviceOf(info, error, hasKey) {

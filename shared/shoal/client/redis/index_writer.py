@@ -31,6 +31,7 @@ from shoal.contract.replies import Reply
 from shoal.contract.vectors import SparseVector
 from shoal.errors import InvalidRequest, ModelMismatch, NotReady, TooLarge, UnknownIndex
 from shoal.operations import Embed
+from shoal.queue.pool import ANSWERING
 from shoal.queue.producer import Producer
 from shoal.records.document import Document
 from shoal.records.given_document import Given, documents_of, ids_of
@@ -192,7 +193,7 @@ class IndexWriter:
         until = time.monotonic() + SERVED_WITHIN_S
         while True:
             alive = (await self.queue.pool.workers()).values()
-            ready = [about for about in alive if about.get("state") == "ready"]
+            ready = [about for about in alive if about.get("state") in ANSWERING]
             if not ready:
                 raise NotReady("no worker is ready, so the model of the index is not known: start one")
             if serving := [about for about in ready if self.name in about.get("indexes", {})]:
