@@ -45,7 +45,7 @@ ABOUT: dict[str, Any] = {"state": "ready", "model": "m", "dimension": 3, "poolin
 ABOUT |= {"cache": TABLE.to_heartbeat()}
 ABOUT |= {"indexes": {"default": {"count": 1}}, "counters": {"jobs": 1}, "prompts": ["query"], "texts_per_s": 2.0}
 ABOUT |= {"waits": {"bulk": {"limits": [0.5, 2], "counts": [3, 0, 1], "sum": 10.5}}, "batches": {}, "memory_bytes": 1}
-ABOUT |= {"written_at": 5.0, "recent": [{"id": "a", "timings": {"queue_s": 0.5}}]}
+ABOUT |= {"written_at": 5.0, "rounds": [1.0] * 5, "recent": [{"id": "a", "timings": {"queue_s": 0.5}}]}
 
 
 def test_a_false_length_needs_no_memory() -> None:

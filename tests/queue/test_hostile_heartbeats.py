@@ -43,7 +43,8 @@ def beats() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"number {n}", ABOUT | {"counters": counters} | waits | single
         yield f"count {n}", ABOUT | {"indexes": {"default": INDEX | {"count": number, "num_changes": number}}}
         yield f"recent {n}", ABOUT | recent(number)
-    for name in (*ABOUT, "recent", "texts_per_s", "written_at", "index_errors", "cache", "limits"):
+        yield f"rounds {n}", ABOUT | {"rounds": [number] * 5}
+    for name in (*ABOUT, "recent", "rounds", "texts_per_s", "written_at", "index_errors", "cache", "limits"):
         for n, value in enumerate(ODD):
             yield f"{name} {n}", ABOUT | {name: value}
     for time_s in TIMES:

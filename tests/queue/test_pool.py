@@ -44,12 +44,15 @@ def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:
         {"indexes": {"a": 3}},
         {"index_errors": {"a": None}},
         {"prompts": {}},
+        {"rounds": [1e308] * 5},
+        {"rounds": [-1.0] * 5},
         {"counters": {"a": 1, "b": "many"}},
         {"texts_per_s": "fast"},
         {"threads": "many"},
         {"written_at": "now"},
         {"recent": [{"client": "web", "ended_at": "now"}]},
         {"recent": [{"ended_at": 1.0}]},
+        {"rounds": [1.0]},
         {"waits": {"bulk": {"limits": [1], "counts": [1], "sum": 1}}},
     ]
     for about in shapes:

@@ -42,7 +42,7 @@ _SECTIONS = {
     "The quality of search": ("eval",),
     "Long jobs, such as a file of a million lines": ("job",),
     "Models": ("model",),
-    "Operate a service": ("key", "dead"),
+    "Operate a service": ("key", "dead", "plan"),
     "The processes of a service, for a supervisor of your own": ("api", "worker", "host", "jobs"),
     "Others": ("completion",),
 }

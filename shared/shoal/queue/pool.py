@@ -27,7 +27,7 @@ _NUMBER = int | float
 #: The types of fields of a heartbeat. A field may be missing.
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("state", "model", "engine", "precision", "host"), str),
-    **dict.fromkeys(("prompts", "outputs", "recent"), list),
+    **dict.fromkeys(("prompts", "outputs", "recent", "rounds"), list),
     **dict.fromkeys(("indexes", "index_errors", "counters", "waits", "batches"), dict),
     **{"threads": int, "pid": int, "texts_per_s": _NUMBER, "memory_bytes": int | None, "written_at": _NUMBER | None},
 }
@@ -165,10 +165,12 @@ def _is_sound(about: dict[str, Any]) -> bool:
     except ValueError:
         return False
     indexes, jobs = about.get("indexes", {}).values(), about.get("recent", ())
-    numbers = about.get("counters", {}).values()
+    numbers = [*about.get("counters", {}).values(), *(rounds := about.get("rounds", ()))]
     return (
         all(isinstance(index, dict) and isinstance(index.get("count"), int) for index in indexes)
         and all(isinstance(message, str) for message in about.get("index_errors", {}).values())
         and all(isinstance(job, dict) and isinstance(job.get("client"), str) for job in jobs)
         and all(isinstance(number, _NUMBER) for number in [*numbers, *(job.get("ended_at") for job in jobs)])
+        and len(rounds) in (0, 5)
+        and all(0 <= total < 2**63 for total in rounds)  # larger totals could have infinite squares
     )

@@ -130,8 +130,13 @@ class Worker:
             self._take(block_s)
         if was_idle:  # an idle worker did no work until now
             started = time.perf_counter()
+        measurements, is_alone = self.log.measurements, not self._aside
+        num_tokens = measurements.num_tokens
         num_answered = self._advance()
-        self.log.measurements.work_s += time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        measurements.work_s += seconds
+        if is_alone and not self._aside and measurements.num_tokens > num_tokens:
+            measurements.add_round(measurements.num_tokens - num_tokens, seconds)
         return num_answered
 
     def _drain(self) -> None:

@@ -35,6 +35,9 @@ TEXTS_LIMITS = (1, 4, 16, 64)
 TOKENS_LIMITS = (64, 256, 1_024, 4_096)
 FILL_LIMITS = (0.1, 0.25, 0.5, 0.75)
 
+#: Factor by which each round reduces the weight of earlier rounds. The last 1,000 have two thirds of the weight.
+KEPT = 0.999
+
 
 class Measurements:
     """The counters of a worker, histograms of its passes, and for each lane a histogram of the `waits` of jobs."""
@@ -47,8 +50,20 @@ class Measurements:
             "tokens": Histogram(TOKENS_LIMITS),
             "fill": Histogram(FILL_LIMITS),
         }
+        #: The number of rounds with a pass, and the sums of tokens, tokens squared, seconds, and tokens times seconds.
+        self.rounds = [0.0] * 5
         #: The number of answered texts, and the seconds of the loop's work, while the worker had jobs.
         self.num_texts, self.work_s = 0, 0.0
+
+    @property
+    def num_tokens(self) -> float:
+        """The number of tokens of all passes that have begun."""
+        return self._batches["tokens"].sum
+
+    def add_round(self, num_tokens: float, seconds: float) -> None:
+        """Count a round of the worker's loop, which computed `num_tokens`. Earlier rounds lose weight."""
+        new = (1.0, num_tokens, num_tokens**2, seconds, num_tokens * seconds)
+        self.rounds = [KEPT * total + one for total, one in zip(self.rounds, new, strict=True)]
 
     def add_batch(self, num_texts: int, num_tokens: int, max_tokens: int) -> None:
         """Count a pass with these numbers of texts and tokens, and room for `max_tokens`."""
@@ -63,6 +78,7 @@ class Measurements:
             "counters": dict(self.counters) | {"cpu_s": time.process_time()},
             "waits": {lane: wait.to_map() for lane, wait in self.waits.items()},
             "batches": {name: sizes.to_map() for name, sizes in self._batches.items()},
+            "rounds": self.rounds,
             "texts_per_s": self.num_texts / self.work_s if self.work_s else 0.0,
             "memory_bytes": resident_bytes(),
         }

@@ -41,7 +41,7 @@ MAX_START_ALONE_S = 300.0
 RESTART_AFTER_S, MAX_RESTART_AFTER_S = 1.0, 60.0
 
 #: The fields of a heartbeat that describe the worker's work, not its model.
-_MEASURED = ("counters", "waits", "batches", "recent", "written_at", "memory_bytes")
+_MEASURED = ("counters", "waits", "batches", "rounds", "recent", "written_at", "memory_bytes")
 
 
 def run_host(settings: Settings, models: Sequence[str], budget_bytes: int, idle_s: float) -> None:
