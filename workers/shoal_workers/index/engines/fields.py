@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.contract.excerpt import excerpt
+from shoal.errors import InvalidRequest
 from shoal.operations.search_filter import All, AnyOf, Between, Exists, Filter, Not, OneOf, Value
 from shoal_workers.index.files.columns import Column, Columns
 from shoal_workers.index.files.field_kinds import CONVERTERS, date_span
@@ -30,7 +32,8 @@ class Language(NamedTuple):
 
     `all_of` and `any_of` write that all or some conditions of a list, perhaps an empty one, hold, and `negation` that
     one does not. `exists` writes that a field has a value, `one_of` that it has one of some terms, and `between` that a
-    value is within bounds.
+    value is within bounds. If `compares_each` is False, `between` compares the greatest value with lower bounds, and
+    the least with upper bounds.
     """
 
     all_of: Callable[[Sequence[str]], str]
@@ -39,6 +42,12 @@ class Language(NamedTuple):
     exists: Callable[[str], str]
     one_of: Callable[[str, Sequence[Any]], str]
     between: Callable[[str, Sequence[Bound]], str]
+    compares_each: bool = False
+
+
+def joined(word: str, none: str) -> Callable[[Sequence[str]], str]:
+    """Return a function that writes conditions in brackets with a word between them, and `none` for no conditions."""
+    return lambda conditions: word.join(f"({one})" for one in conditions) or none
 
 
 def types_of(columns: Columns) -> dict[str, type]:
@@ -59,35 +68,51 @@ def values_of(columns: Columns, count: int) -> Iterator[dict[str, list[Any]]]:
 def written(wanted: Filter, fields: Fields, language: Language) -> str:
     """Return the filter in the language of an engine. The names and values in it are digests and numbers.
 
-    Raises InvalidRequest for a condition on an unknown field, and for a value that is not of its field's kind.
+    Raises InvalidRequest for a condition on an unknown field, for a value that is not of its field's kind, and for a
+    condition that the engine cannot check.
     """
     check_filter(wanted, fields)
-    keys = _keys(fields.version)
+    return _Writer(fields.version, language).filter(wanted)
 
-    def write(wanted: Filter) -> str:
+
+class _Writer:
+    """A writer of filters on some columns."""
+
+    def __init__(self, columns: Columns, language: Language):
+        self._columns, self._keys, self._language = columns, _keys(columns), language
+
+    def filter(self, wanted: Filter) -> str:
+        """Return the filter."""
+        language = self._language
         match wanted:
             case All(parts):
-                return language.all_of([write(part) for part in parts])
+                return language.all_of([self.filter(part) for part in parts])
             case AnyOf(parts):
-                return language.any_of([write(part) for part in parts])
+                return language.any_of([self.filter(part) for part in parts])
             case Not(part):
-                return language.negation(write(part))
+                return language.negation(self.filter(part))
             case Exists(field, is_wanted):
-                exists = language.exists(keys[field])
+                exists = language.exists(self._keys[field])
                 return exists if is_wanted else language.negation(exists)
             case OneOf(field, values, place):
-                column = fields.version[field]
+                column = self._columns[field]
                 found = [_converted(column, value, place) for value in values]
                 if column.kind == "date" or not found:
-                    return language.any_of(
-                        [language.between(keys[field], [(">=", first), ("<", end)]) for first, end in found]
-                    )
-                return language.one_of(keys[field], [_term(column.kind, one) for one in found])
+                    spans = [[(">=", first), ("<", end)] for first, end in found]
+                    return language.any_of([self._between(field, span, place) for span in spans])
+                return language.one_of(self._keys[field], [_term(column.kind, one) for one in found])
             case Between(field, bounds, place):
-                column = fields.version[field]
-                return language.between(keys[field], [_bound(column, *bound, place) for bound in bounds])
+                column = self._columns[field]
+                return self._between(field, [_bound(column, *bound, place) for bound in bounds], place)
 
-    return write(wanted)
+    def _between(self, field: str, bounds: Sequence[Bound], place: str) -> str:
+        has_two_ends = len({operator[0] for operator, _ in bounds}) == 2
+        if has_two_ends and self._columns[field].is_list and not self._language.compares_each:
+            raise InvalidRequest(
+                f"{place}: some documents have several values of {excerpt(field)}, and the engine of this index cannot "
+                "say whether one of several is between two bounds: give one bound, or search an index in files"
+            )
+        return self._language.between(self._keys[field], bounds)
 
 
 def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
@@ -96,7 +121,7 @@ def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
     if column.kind == "date":
         first, end = found
         operator, found = {"gt": ("gte", end), "gte": ("gte", first), "lt": ("lt", first), "lte": ("lt", end)}[operator]
-    return _OPERATORS[operator], float(found)
+    return _OPERATORS[operator], _number(found)
 
 
 def _converted(column: Column, value: Value, place: str) -> Any:
@@ -111,7 +136,11 @@ def _converted(column: Column, value: Value, place: str) -> Any:
 
 
 def _term(kind: str, value: Any) -> str | float:
-    return blake2b(value, digest_size=DIGEST_BYTES).hexdigest() if kind == "keyword" else float(value)
+    return blake2b(value, digest_size=DIGEST_BYTES).hexdigest() if kind == "keyword" else _number(value)
+
+
+def _number(value: float) -> float:
+    return float(value)
 
 
 def _keys(columns: Columns) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from psycopg import sql
 
 from shoal.errors import InvalidRequest
 from shoal_workers.index.engines.engine import Found
-from shoal_workers.index.engines.fields import Bound, Language
+from shoal_workers.index.engines.fields import Bound, Language, joined
 
 #: Largest dimension of vectors that pgvector indexes.
 MAX_DIMENSION = 2_000
@@ -60,11 +60,6 @@ class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
         raise psycopg.OperationalError(f"there is no answer after {self.limit_s} s")
 
 
-def _joined(word: str, none: str) -> Callable[[Sequence[str]], str]:
-    """Return a function that writes conditions in brackets with a word between them, and `none` for no conditions."""
-    return lambda conditions: word.join(f"({one})" for one in conditions) or none
-
-
 def _one_of(key: str, terms: Sequence[str | float]) -> str:
     return f"exists($.{key}[*] ? ({' || '.join(f'@ == {json.dumps(term)}' for term in terms)}))"
 
@@ -78,12 +73,13 @@ class Table:
 
     outages, refusals = (psycopg.OperationalError, psycopg.InterfaceError), (psycopg.Error,)
     language = Language(
-        _joined(" && ", "1 == 1"),
-        _joined(" || ", "1 == 2"),
+        joined(" && ", "1 == 1"),
+        joined(" || ", "1 == 2"),
         "!({})".format,
         "exists($.{}[*])".format,
         _one_of,
         _between,
+        True,
     )
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):

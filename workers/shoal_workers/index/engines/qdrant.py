@@ -72,7 +72,7 @@ class Table:
     """A collection, whose points have the numbers of the rows. A filter is the text of a condition in JSON."""
 
     outages, refusals = (ResponseHandlingException, ConnectionError), (UnexpectedResponse, LookupError)
-    language = Language(_all_of, _any_of, _negation, _exists, _one_of, _between)
+    language = Language(_all_of, _any_of, _negation, _exists, _one_of, _between, compares_each=True)
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):
         parts = urlsplit(url)
