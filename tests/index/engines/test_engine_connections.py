@@ -46,6 +46,46 @@ def test_vector_sets_are_reached_by_tls(tmp_path: Path) -> None:
         assert len(hits_of(pushed, unit_vectors(1)[0])) == 3
 
 
+#: A program that writes a table at an address, and searches it. LanceDB keeps connections for the life of a process.
+PROGRAM = """
+import sys
+import numpy as np
+from shoal_workers.index.engines.engine import open_table
+table, vectors = open_table(sys.argv[1], "", 60), np.eye(3, dtype=np.float32)
+table.create(3, {})
+table.add(0, vectors, ["first", "second", "third"], [{}] * 3)
+table.finish()
+print(table.count(), table.search(vectors[1:2], 1, None))
+"""
+
+
+@pytest.mark.skipif(not (find_spec("lancedb") and find_spec("moto")), reason="needs the packages lancedb and moto")
+def test_a_table_of_lancedb_may_lie_in_s3() -> None:
+    store = f"http://127.0.0.1:{(port := free_port())}"
+    values = {
+        "ENDPOINT": store,
+        "ALLOW_HTTP": "1",
+        "REGION": "us-east-1",
+        "ACCESS_KEY_ID": "a",
+        "SECRET_ACCESS_KEY": "b",
+    }
+    environment = os.environ | {f"AWS_{name}": value for name, value in values.items()}
+    with subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_until(lambda: makes_bucket(f"{store}/indexes"))
+            command = [sys.executable, "-c", PROGRAM, "lance+s3://indexes/folder#news"]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        finally:
+            server.terminate()
+    assert done.stdout == "3 [[(1.0, 'second')]]\n", done.stderr
+
+
+def makes_bucket(url: str) -> bool:
+    with suppress(OSError), urlopen(Request(url, method="PUT")) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
 def test_large_documents_are_sent_to_qdrant_in_parts() -> None:
     document = json.dumps({"id": "0", "text": "x" * 12_000_000})
     with ENGINES["qdrant"]() as engine:

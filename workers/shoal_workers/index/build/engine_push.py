@@ -81,11 +81,9 @@ def remove_tables(folder: Path, password: str) -> list[str]:
             return []  # any of the tables may belong to a version that cannot be read
         wanted, failed = {manifest.engine for manifest in manifests if manifest}, []
         for address in set(_noted(folder)) - wanted:
+            table = open_table(address, password, WRITE_S)
             try:
-                table = open_table(address, password, WRITE_S)
                 table.drop()
-            except InvalidRequest:  # this release does not know the engine
-                failed.append(address)
             except (*table.outages, *table.refusals):
                 failed.append(address)
         with changing(folder):

@@ -15,7 +15,8 @@ from shoal.process.extra import install_command
 from shoal_workers.index.engines.fields import Language
 
 #: The engine for each URL scheme of an address. The module and the extra of an engine have the same name.
-ENGINES = {"postgresql": "pgvector", "redis": "redis", "rediss": "redis", "qdrant": "qdrant", "qdrants": "qdrant"}
+ENGINES = {"postgresql": "pgvector", "redis": "redis", "rediss": "redis", "lance": "lancedb", "lance+s3": "lancedb"}
+ENGINES |= {"qdrant": "qdrant", "qdrants": "qdrant"}
 
 #: Longest wait for each answer in seconds: during a search, and while a group of rows is written and indexed.
 SEARCH_S, WRITE_S = 5, 60
@@ -71,6 +72,8 @@ def check_address(address: str) -> str:
             raise ValueError(f"it must begin with {', '.join(f'{scheme}://' for scheme in ENGINES)}")
         if not (url.hostname or url.path.startswith("/")) or url.port == 0:
             raise ValueError("it names no host")
+        if url.scheme == "lance" and url.hostname:
+            raise ValueError("the path of a folder must begin with /, as in lance:///folder")
         if not _TABLE.fullmatch(url.fragment):
             raise ValueError("after the # there must be 1 to 63 letters, digits, points, hyphens or underscores")
         if re.search(r"\s", address):

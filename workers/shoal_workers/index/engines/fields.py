@@ -140,7 +140,7 @@ def _term(kind: str, value: Any) -> str | float:
 
 
 def _number(value: float) -> float:
-    return float(value)
+    return float(value) + 0.0  # turns -0.0 into 0.0, because LanceDB tells them apart
 
 
 def _keys(columns: Columns) -> dict[str, str]:
