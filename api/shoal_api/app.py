@@ -17,7 +17,7 @@ from shoal_api.context import Context
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
 from shoal_api.protocol_paths import ProtocolPaths
-from shoal_api.protocols import cohere, infinity, jina, ollama, openai, tei, voyage, weaviate
+from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_services, tei, voyage, weaviate
 from shoal_api.routes import indexes, inference, jobs, pages, pool, service
 from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
@@ -46,6 +46,10 @@ PROTOCOL_APIS = {
     "jina": jina.api,
     "voyage": voyage.api,
     "weaviate": weaviate.api,
+    "vllm": smaller_services.vllm_api,
+    "similar": smaller_services.similar_api,
+    "predict": smaller_services.predict_api,
+    "wire_formats": smaller_services.wire_formats_api,
 }
 
 

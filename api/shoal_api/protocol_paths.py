@@ -19,6 +19,8 @@ RECOGNISED_BY: dict[str, tuple[int, set[str]]] = {
         {"task", "embedding_type", "encoding_type", "normalized", "truncate", "late_chunking", "return_multivector"},
     ),
     "openai.embeddings": (1, {"input"}),
+    "tei.predict": (2, {"inputs"}),
+    "predict.predict": (1, {"text"}),
     "weaviate.rerank": (7, {"property"}),
     "tei.rerank": (5, {"texts"}),
     "voyage.rerank": (4, {"top_k", "truncation"}),

@@ -19,7 +19,10 @@ EMBEDDED_PORT = 6390
 PORT_FILE = "redis.port"
 
 #: The compatible protocols that the API can speak in addition to its own.
-PROTOCOLS = ("openai", "tei", "infinity", "ollama", "cohere", "jina", "voyage", "weaviate")
+PROTOCOLS = (
+    *("openai", "tei", "infinity", "ollama", "cohere", "jina", "voyage", "weaviate", "vllm"),
+    *("similar", "predict", "wire_formats"),
+)
 
 #: Prefixes of the paths of files that the pages / and /docs load. Clients need no key for these files.
 OPEN_PATHS = ("/docs/", "/page/")
@@ -32,8 +35,6 @@ MOST = 10**9
 
 #: Longest wait for an answer, in seconds: the longest `timeout_s` of a job.
 MAX_WAIT_S = 365 * 86_400
-
-#: A path below which a protocol may be mounted, or an empty string.
 
 #: The origin of web pages, as browsers send it.
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")

@@ -88,6 +88,13 @@ class AsyncFlask(OpenAPI):
 
     # Routes
 
+    def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
+        """Register a view. A path that ends with a slash also works without the slash, and without a redirect."""
+        path = rule.rstrip("/") or "/"
+        if path != rule:
+            options["strict_slashes"] = False  # a redirect would lead to the host that the request names
+        super().add_url_rule(path, *args, **options)
+
     def register_api(self, api: APIBlueprint, **options: Any) -> None:
         """Add the routes of a blueprint, and join the descriptions of paths that several blueprints share."""
         earlier = dict(self.paths)

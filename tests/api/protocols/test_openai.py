@@ -1,4 +1,4 @@
-"""Embeddings and models as the clients of OpenAI, Voyage, Jina and Infinity send and read them."""
+"""Embeddings and models as the clients of OpenAI, Voyage, Jina, Infinity and vLLM send and read them."""
 
 import base64
 import re
@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from api_stub import MakeApp, StubWorker, vector_of
+from api_stub import MakeApp, StubWorker, multivector_of, vector_of
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
@@ -37,7 +37,7 @@ def rows(api: FlaskClient, number: str = "<f4", path: str = "/v1/embeddings", **
     found = post(api, path, **{"model": "stub"} | body).get_json()
     assert (found["object"], found["model"], found["usage"]["total_tokens"] > 0) == ("list", "stub", True)
     assert [item["index"] for item in found["data"]] == [*range(len(found["data"]))]
-    vectors = [item["embedding"] for item in found["data"]]
+    vectors = [item["data" if path == "/pooling" else "embedding"] for item in found["data"]]
     if (body.get("embedding_type") or body.get("encoding_format")) != "base64":
         return vectors
     return [np.frombuffer(base64.b64decode(row), number) for row in vectors]
@@ -64,6 +64,8 @@ def rows(api: FlaskClient, number: str = "<f4", path: str = "/v1/embeddings", **
         # Infinity
         ({"path": "/embeddings", "model": "default/not-specified", "dimensions": 0}, VECTORS),
         ({"path": "/embeddings", "input": TEXTS[0], "encoding_format": "base64", "dimensions": 2}, VECTORS[:1, :2]),
+        # vLLM
+        ({"path": "/pooling", "task": "embed", "user": "me"}, VECTORS),
     ],
 )
 def test_vectors_come_as_they_are_asked_for(api: FlaskClient, body: dict[str, Any], expected: Any) -> None:
@@ -97,6 +99,18 @@ class TestAnswers:
         assert (answer["data"], answer["object"], answer["model"]) == (data, "list", "stub")
         assert answer["usage"]["total_tokens"] > 0
 
+    def test_a_task_of_vllm_chooses_vectors_of_texts_or_of_tokens(self, api: FlaskClient, stub: StubWorker) -> None:
+        assert np.allclose(rows(api, path="/pooling")[0], multivector_of(TEXTS[0]), atol=1e-6)
+        stub.announce(outputs=["vector", "tokens"])
+        of_tokens = api.post("/embed", json={"inputs": TEXTS, "output": "tokens"}).get_json()
+        asked: dict[str, Any] = {"task": "token_embed", "truncate_prompt_tokens": -1, "use_activation": True}
+        assert rows(api, path="/pooling") == rows(api, path="/pooling", **asked) == of_tokens
+        for one, other in zip(rows(api, path="/pooling", encoding_format="base64"), of_tokens, strict=True):
+            assert np.allclose(one, np.ravel(other))
+        found = post(api, "/pooling").get_json()
+        assert list(found) == ["id", "object", "created", "model", "data", "usage"]
+        assert [item["object"] for item in found["data"]] == ["pooling"] * 2
+
     def test_token_ids_are_decoded_if_the_setting_allows_it(self, api: FlaskClient, make_app: MakeApp) -> None:
         own = make_app(token_ids="own").test_client()
         for ids, texts in (([5, 6], ["5 6"]), ([[5, 6], [7]], ["5 6", "7"])):
@@ -107,7 +121,7 @@ class TestAnswers:
             assert np.array_equal(found, [vector_of(f"text {text}, False") for text in texts])
 
 
-#: Fields of wrong bodies of OpenAI's route, and words of the error.
+#: Fields of wrong bodies of OpenAI's route, or vLLM's, and words of the error.
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": ["a", 5]}, "input[1] is 5: it takes a string"),
     ({"input": [1, "a"]}, 'input[1] is "a": it takes a whole number'),
@@ -117,7 +131,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": []}, "the list of texts is empty"),
     ({"dimensions": 10**6}, "dimensions is 1000000"),
     ({"encoding_format": "hex"}, "encoding_format is \"hex\": it takes 'float' or 'base64'"),
-    ({"truncate_prompt_tokens": 9}, "truncate_prompt_tokens"),
+    *(({"path": "/pooling", name: 9}, name) for name in ("task", "dimensions", "truncate_prompt_tokens", "messages")),
+    ({"path": "/pooling", "input": 5}, "input is 5"),
 ]
 
 #: Fields that only Voyage or Jina has, and words of the error that refuses them.
