@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,10 +173,12 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
     make_current(folder, newer)
     remove_old(folder, newer, 1)
     assert [one.name for one in find_versions(folder)] == [newer]
-    assert remove_tables(folder, PASSWORD) == []
+    with (folder / ".tables").open("a") as tables:
+        tables.write("redis://localhost#old\n")  # of an engine that this release does not know
+    assert remove_tables(folder, PASSWORD) == ["redis://localhost#old"]
     assert open_table(Manifest.read(folder / newer).engine, PASSWORD).count() == 3
     assert open_table(f"{url}#{folder.name}-v1", PASSWORD).count() == 0
-    assert (folder / ".tables").read_text().split() == [f"{url}#{folder.name}-v2"]
+    assert (folder / ".tables").read_text().split() == [f"{url}#{folder.name}-v2", "redis://localhost#old"]
 
 
 @pytest.mark.parametrize(
@@ -252,17 +255,6 @@ def test_a_server_that_hangs_is_left_after_a_while(engine: Engine) -> None:
     assert open_table(f"{engine.url}#hangs", PASSWORD).count() == 0
 
 
-def test_rows_that_an_engine_has_lost_are_noticed(engine: Engine, tmp_path: Path) -> None:
-    folder = tmp_path / f"lost-{engine.name}"
-    publish(folder, "v1", 3)
-    pushed = open_version(folder / push(folder, engine.url, PASSWORD, ignore), password=PASSWORD)
-    assert isinstance(pushed, EngineIndex)
-    pushed._table.drop()
-    (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
-    with pytest.raises(IndexCorrupt, match="has 0 of 3 rows of the index: push it again"):
-        search.answer()
-
-
 def test_large_documents_are_sent_to_qdrant_in_parts() -> None:
     document = json.dumps({"id": "0", "text": "x" * 12_000_000})
     with ENGINES["qdrant"]() as engine:
@@ -272,24 +264,29 @@ def test_large_documents_are_sent_to_qdrant_in_parts() -> None:
         assert table.count() == 3
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_after_an_outage_searches_fail_without_a_call_for_a_while(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_outage_and_lost_rows_are_noticed_and_searches_fail_without_a_call_for_a_while(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine_index, "RETRY_AFTER_S", 600)
-    publish(tmp_path / "away", "v1")
-    with ENGINES[name]() as engine:
-        version = push(tmp_path / "away", engine.url, PASSWORD, ignore)
-        pushed = open_version(tmp_path / "away" / version, password=PASSWORD)
-        assert isinstance(pushed, EngineIndex)
-        engine.stop()
-        for num_calls in (1, 2):
-            for search in [pushed.ask([Search(["storm"])], [unit_vectors(1)])[0] for _ in range(2)]:
-                with pytest.raises(Unavailable, match=f"{name}, which has the index, does not answer"):
-                    search.answer()
-            assert caplog.text.count("does not answer") == num_calls
-            pushed._fails_until = 0.0
-        engine.start()
+    publish(tmp_path / engine.name, "v1", 3)
+    version = tmp_path / engine.name / push(tmp_path / engine.name, engine.url, PASSWORD, ignore)
+    pushed = open_version(version, password=PASSWORD)
+    assert isinstance(pushed, EngineIndex)
+    engine.stop()
+    for num_calls in (1, 2):
+        for search in [pushed.ask([Search(["storm"])], [unit_vectors(1)])[0] for _ in range(2)]:
+            with pytest.raises(Unavailable, match=f"{engine.name}, which has the index, does not answer"):
+                search.answer()
+        assert caplog.text.count("does not answer") == num_calls
+        pushed._fails_until = 0.0
+    engine.start()
+    pushed._table.drop()
+    (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
+    with pytest.raises(IndexCorrupt, match="has 0 of 3 rows of the index: push it again"):
+        search.answer()
+    replace(pushed.manifest, engine="redis://localhost#news").save(version)  # an earlier release pushed it
+    with pytest.raises(IndexCorrupt, match=r"cannot be searched, because .*must begin with postgresql://"):
+        open_version(version)
 
 
 #: Searches that an engine refuses, each with the part of the message that names the option.
