@@ -2,10 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import TESTS
-from index_versions import quantise
 
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.options import Options
@@ -36,28 +35,24 @@ from shoal.index_folder import CURRENT
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.build import validation
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.document_encoder import GROUP, Encoded, LocalEncoder, Waiting
-from shoal_workers.index.build.scratch import SCRATCH, SYNC_EVERY, BuildState
-from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, check_sample
+from shoal_workers.index.build.scratch import SCRATCH, SYNC_EVERY
 from shoal_workers.index.build.vectors import EMBEDDED, texts_of
-from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.checksums import checksum
-from shoal_workers.index.files.documents import HashTable, hash_of
 from shoal_workers.index.files.manifest import (
     BAD_ROWS,
     DOCUMENTS,
     FILES,
-    IDS,
     IMPACTS,
     LEXICAL,
     MANIFEST,
-    OFFSETS,
     QUANTISED,
     Manifest,
 )
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.versions import HISTORY, LOCK, rollback
+from shoal_workers.index.versions import HISTORY, LOCK, publish, rollback
 
 DIMENSION = 8
 
@@ -97,6 +92,12 @@ def letters_of(text: str) -> SparseVector:
     return SparseVector(found.astype(np.int32), np.sqrt(counts, dtype=np.float32))
 
 
+def source_of(folder: Path, rows: Iterable[dict[str, Any]]) -> Source:
+    """Write the rows into a file, and return it as a source."""
+    (path := folder / "source.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Source(path)
+
+
 class Builds:
     """Builds of the index in `out`."""
 
@@ -104,11 +105,7 @@ class Builds:
         self.folder, self.out = folder, folder / "out" / "index"
 
     def source(self, texts: Iterable[str]) -> Source:
-        path = self.folder / "source.jsonl"
-        path.write_text(
-            "".join(json.dumps({"id": f"d{n}", "text": text, "n": n}) + "\n" for n, text in enumerate(texts))
-        )
-        return Source(path)
+        return source_of(self.folder, ({"id": f"d{n}", "text": text, "n": n} for n, text in enumerate(texts)))
 
     def run(self, texts: Iterable[str], encoder: Any = None, report: Report = print, **options: Any) -> BuildResult:
         return build(self.source(texts), self.out, encoder or MadeVectors(), report, **options)
@@ -182,6 +179,9 @@ def test_an_index_has_the_documents_in_their_order_with_their_vectors(builds: Bu
     reports: list[TaskProgress] = []
     result = builds.run(texts, LocalEncoder(Encoder(model, encoder.tokenizer, encoder.engine)), reports.append)
     index = Index.open(builds.out)
+    assert not isinstance(
+        texts_of(index.folder, len(texts), np.zeros(1, np.int64)), list
+    )  # texts of many rows take no memory
     assert index.vectors == pytest.approx(encoder.embed([f"rain {text}" for text in texts], Options(), ""), abs=1e-5)
     assert [index.documents.document(n) for n in range(5)] == [
         {"id": f"d{n}", "text": texts[n], "n": n} for n in range(5)
@@ -197,12 +197,15 @@ def test_an_index_has_the_documents_in_their_order_with_their_vectors(builds: Bu
 # Texts that are embedded already
 
 
-def test_only_new_and_changed_texts_are_embedded_and_the_version_equals_a_full_one(builds: Builds) -> None:
+def test_only_new_and_changed_texts_are_embedded_and_the_version_equals_a_full_one(
+    builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validation, "SEARCHED_AT_ONCE", 150)  # the version is validated in two pieces
     builds.run(["storm"])
     builds.run(MANY[:200], publishes=False)  # the vectors of this version are reused all the same
     changed = ["new first", *MANY[50:200], "new last", "new first"]
     result = builds.run(changed, encoder := MadeVectors())
-    assert (result.num_embedded, result.num_reused, result.num_repeated) == (2, 150, 1)
+    assert (result.num_embedded, result.num_reused, result.num_repeated, result.found_share) == (2, 150, 1, 1.0)
     assert encoder.num_texts == 2 + 20  # the validation embeds texts too
     assert builds.same_as_in_full(changed)
 
@@ -245,12 +248,11 @@ def test_learned_words_are_reused_with_their_vectors_unless_they_are_damaged(bui
     data = (path := builds.current / IMPACTS).read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert builds.run(["wind", *texts], **learned).num_embedded == 1  # an older version provides the rest
-
-
-def test_all_texts_are_encoded_again_to_learn_words_because_one_pass_makes_both(builds: Builds) -> None:
-    for language, num_embedded in (("english", 2), ("learned", 2), ("english", 0)):
-        assert builds.run(["storm", "rain"], language=language).num_embedded == num_embedded
-        assert Index.open(builds.out).has_learned_words == (language == "learned")
+    elsewhere = builds.folder / "elsewhere"
+    for language, num_embedded in (("english", 2), ("learned", 2), ("english", 0)):  # one pass makes vectors and words
+        source = builds.source(["storm", "rain"])
+        assert build(source, elsewhere, MadeVectors(), language=language).num_embedded == num_embedded
+        assert Index.open(elsewhere).has_learned_words == (language == "learned")
 
 
 # Interrupted builds
@@ -300,15 +302,15 @@ def test_the_texts_that_an_interrupted_build_saved_are_embedded_again_only_if_th
     assert builds.same_as_in_full(MANY, language=language)
 
 
-def test_an_interrupted_build_of_another_model_removes_the_saved_outputs(builds: Builds) -> None:
+def test_an_interrupted_build_is_of_use_to_a_build_of_other_documents_but_not_to_one_of_another_model(
+    builds: Builds,
+) -> None:
     texts = MANY[: SYNC_EVERY - 64]
     builds.fail(texts[:32], report=stop_at("quantising"))
-    builds.fail(texts, stopping(len(texts) - 64, "b" * 64))
-    builds.run(texts, again := MadeVectors())
+    builds.fail(texts, stopping(len(texts) - 64, "b" * 64))  # this removes the saved outputs
+    builds.run(texts, again := MadeVectors(), publishes=False)
     assert again.num_texts == len(texts) + 20
-
-
-def test_an_interrupted_build_is_of_use_to_a_build_of_other_documents_with_other_options(builds: Builds) -> None:
+    shutil.rmtree(builds.out)
     builds.fail(MANY, stopping(SYNC_EVERY + 64), key="one")
     changed = ["new", *MANY[100:200], MANY[100], *MANY[:50]]
     options: dict[str, Any] = {"kinds": {"n": "keyword"}, "language": "none"}
@@ -359,25 +361,23 @@ def test_bad_rows_are_left_out_if_that_is_asked_for(builds: Builds, tmp_path: Pa
         build(Source(path), builds.out, MadeVectors(), skips_bad=True)
 
 
-def test_a_second_build_at_once_is_refused(builds: Builds) -> None:
+def test_a_second_build_at_once_and_a_folder_that_is_a_link_are_refused(builds: Builds) -> None:
     def build_another(_: TaskProgress) -> None:
         with pytest.raises(IndexBusy, match=f"^{builds.out} has a build already: wait until it has ended, or stop it$"):
             builds.run(["storm", "rain"])
 
     first = builds.run(["storm", "rain"], report=build_another)
     assert builds.names == {first.version, CURRENT, HISTORY}
-
-
-def test_a_folder_that_is_a_link_is_not_emptied(builds: Builds) -> None:
     (builds.folder / "mine.txt").write_text("mine")
-    builds.out.mkdir(parents=True)
     (builds.out / SCRATCH).symlink_to(builds.folder)
     with pytest.raises(FileError, match="is a link, but a build empties this folder: remove the link"):
         builds.run(["storm"])
     assert (builds.folder / "mine.txt").exists()
 
 
-def test_a_search_that_misses_documents_is_noticed(builds: Builds) -> None:
+def test_codes_and_vectors_that_do_not_belong_to_their_texts_are_noticed(builds: Builds) -> None:
+    """Workers may have other weights with the same digest, or another text for a prompt."""
+
     def lose_codes(progress: TaskProgress) -> None:
         if progress.step == "validating":
             codes = np.load(builds.out / SCRATCH / QUANTISED, mmap_mode="r+")
@@ -387,15 +387,11 @@ def test_a_search_that_misses_documents_is_noticed(builds: Builds) -> None:
     with pytest.raises(IndexCorrupt, match="the new version is not published"):
         builds.run(MANY[:20], report=lose_codes)
     assert not (builds.out / CURRENT).exists()
-
-
-def test_vectors_that_do_not_belong_to_their_texts_are_noticed(builds: Builds) -> None:
-    """Workers may have other weights with the same digest, or another text for a prompt."""
     before = builds.run(MANY[:100])
 
     class Others(MadeVectors):
-        def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
-            yield from super().encode((f"other {text}" for text in texts), outputs, waiting)
+        def encode(self, texts: Iterable[str], *arguments: Any) -> Generator[Encoded]:
+            yield from super().encode((f"other {text}" for text in texts), *arguments)
 
     with pytest.raises(IndexCorrupt, match=r"is not published: of 20 of its documents, .* are found"):
         builds.run(MANY[:90], Others())
@@ -421,17 +417,15 @@ def test_without_room_nothing_is_embedded_and_the_old_index_stays(builds: Builds
 # Builds that would repeat the current version
 
 
-def test_the_version_of_an_unchanged_source_stays_and_a_rollback_leads_to_the_one_before(builds: Builds) -> None:
-    first, second, again = (builds.run(texts) for texts in (["storm"], ["storm", "rain"], ["storm", "rain"]))
+def test_only_a_build_with_another_option_or_of_a_damaged_version_makes_a_version(builds: Builds) -> None:
+    options: dict[str, Any] = {"encoder": MadeVectors(), "language": "none"}
+    first, second, again = (builds.run(texts, **options) for texts in (["storm"], ["storm", "rain"], ["storm", "rain"]))
     assert (again.version, again.is_unchanged, again.num_embedded) == (second.version, True, 0)
     assert (again.is_published, again.num_documents) == (True, 2)
     assert not (builds.out / SCRATCH).exists()
     assert rollback(builds.out) == first.version
-
-
-def test_a_build_with_another_option_or_of_a_damaged_version_makes_a_version(builds: Builds) -> None:
-    options: dict[str, Any] = {"encoder": MadeVectors(), "language": "none"}
-    names = [builds.run(["storm", "rain"], **options).version]
+    publish(builds.out, second.version)
+    names = [second.version]
     changes: list[dict[str, Any]] = [
         *({"language": "english"}, {"kinds": {"n": "keyword"}}, {"encoder": MadeVectors(fingerprint="f2")}),
         *({"reuses": False}, {"reuses": True, "damaged": QUANTISED}, {"damaged": DOCUMENTS}),
@@ -454,28 +448,3 @@ def test_a_build_with_another_option_or_of_a_damaged_version_makes_a_version(bui
     for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):  # ids in place of positions
         (builds.folder / name).write_text(line)
         assert not build(Source(builds.folder / name), builds.out, MadeVectors()).is_unchanged
-
-
-def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
-    lines = [f'{{"id": "{n}", "text": "{n}"}}\n'.encode() for n in range(SEARCHED_AT_ONCE + 5_000)]
-    (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
-    save_array(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
-    HashTable.of(b"".join(hash_of(str(n)) for n in range(len(lines)))).save(tmp_path, IDS)
-    encoded = MadeVectors().encode(map(str, range(len(lines))), ("vector",), print)
-    vectors = np.concatenate([found.vectors for found in encoded])
-    parts = list[float | None]()
-    state = BuildState(tmp_path, lambda progress: parts.append(progress.fraction), "v1", count=len(lines))
-    assert check_sample(state, MadeVectors(), ("vector",), vectors, quantise(vectors), None) == 1
-    assert parts == [0, SEARCHED_AT_ONCE / len(lines)]
-
-
-def test_the_texts_of_many_rows_take_no_memory_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "source.txt").write_text("storm\n")
-    out, rows = tmp_path / "index", np.zeros(10**6, np.int64)
-    build(Source(tmp_path / "source.txt"), out, MadeVectors())
-    tracemalloc.start()
-    try:
-        assert next(texts_of(current_version(out), 1, rows)) == "storm"
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()

@@ -25,7 +25,7 @@ from shoal.errors import IndexCorrupt
 from shoal.records.document import Document
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, split_words
-from shoal_workers.index.lexical.lexical_file import WEIGHTS, Runs, weights_of, write_learned, write_lexical
+from shoal_workers.index.lexical.lexical_file import WEIGHTS, weights_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, B, LexicalIndex
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
@@ -70,20 +70,10 @@ def plain_scores(texts: Sequence[str], query: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Wi-Fi 6E, isn't it?", ["Wi", "Fi", "6E", "isn", "t", "it"]),
-        ("snake_case äöü e\u0301cole", ["snake", "case", "äöü", "e\u0301cole"]),
-        ("हिन्दी में 東京タワー and 서울", ["हिन्दी", "में", "東京タワー", "and", "서울"]),
-        ("🐟 -- \x00", []),
-    ],
-)
-def test_words_are_found_in_any_script(text: str, words: list[str]) -> None:
-    assert split_words(text) == words
-
-
-def test_words_have_their_places() -> None:
+def test_words_are_found_in_any_script_and_have_their_places() -> None:
+    assert split_words("Wi-Fi 6E, isn't it?") == ["Wi", "Fi", "6E", "isn", "t", "it"]
+    assert split_words("snake_case äöü e\u0301cole 🐟 \x00") == ["snake", "case", "äöü", "e\u0301cole"]
+    assert split_words("हिन्दी में 東京タワー and 서울") == ["हिन्दी", "में", "東京タワー", "and", "서울"]
     text = "Zwei Füße, 東京都 and हिन्दी"
     assert [(text[start:stop], word) for start, stop, word in find_words(text)] == [
         (word, word) for word in ("Zwei", "Füße", "東京", "京都", "and", "हिन्दी")
@@ -131,29 +121,17 @@ def test_words_show_the_language() -> None:
 
 
 class TestScores:
-    def test_equal_the_formula(self, tmp_path: Path) -> None:
+    def test_equal_the_formula(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("shoal_workers.index.lexical.lexical_file._DOCUMENTS_AT_ONCE", 70)  # three runs
+        monkeypatch.setattr("shoal_workers.index.lexical.lexical_file._MERGED_AT_ONCE", 500)  # merged in parts
         draw = random.Random(15)
         words = [f"w{n}" for n in range(40)]
         texts = [" ".join(draw.choices(words, k=draw.randint(0, 30))) for _ in range(200)]
         index = built(tmp_path, texts)
+        assert not (tmp_path / "postings.runs").exists()
         for _ in range(50):
             query = " ".join(draw.choices([*words, "unknown"], k=draw.randint(1, 12)))
             np.testing.assert_allclose(scores(index, query), plain_scores(texts, query), rtol=1e-4, atol=1e-6)
-
-    def test_equal_the_formula_for_documents_of_several_runs(self, tmp_path: Path) -> None:
-        texts = [f"w{row % 7} w{row % 11} w{row}" for row in range(40_000)]
-        index = built(tmp_path, texts)
-        np.testing.assert_allclose(scores(index, "w3 w39999"), plain_scores(texts, "w3 w39999"), rtol=1e-4)
-        assert not (tmp_path / "postings.runs").exists()
-
-    def test_have_all_postings_in_order_in_any_number_of_parts(self, tmp_path: Path) -> None:
-        runs = Runs(tmp_path / "runs", Analyzer(NO_LANGUAGE))
-        for texts in (["b a a", "", "a"], ["", ""], ["c a b c c"]):
-            runs.add(texts)
-        for num_parts in (1, 2, 7):
-            found = [row for part in runs.parts(num_parts) for row in part.tolist()]
-            assert found == sorted(found)
-            assert sorted(row[1:] for row in found) == [(0, 1), (0, 2), (2, 1), (5, 1), (5, 1), (5, 3)]
 
     def test_find_texts_without_spaces_and_the_beginning_of_a_query(self, tmp_path: Path) -> None:
         index = built(tmp_path, ["東京タワーに行きました", "京都の寺", "ฉันรักกรุงเทพ", "서울에서 만나요", "fish", ""])

@@ -200,12 +200,9 @@ def check_model(version: Path, manifest: Manifest, model: Model) -> None:
 
 def current_version(folder: Path) -> Path:
     """Return the folder of the version that `current` names. Raises IndexNotFound or IndexCorrupt."""
-    try:
-        version = read_current(folder).decode().strip()
-        if not FOLDER_NAME.fullmatch(version):
-            raise IndexCorrupt(
-                f"{folder / CURRENT} names {excerpt(version)}, which is not a version: build the index again"
-            )
-        return folder / version
-    except UnicodeDecodeError as error:
-        raise IndexCorrupt(f"{folder / CURRENT} does not name a version ({error}): build the index again") from error
+    version = read_current(folder).decode(errors="replace").strip()
+    if not FOLDER_NAME.fullmatch(version):
+        raise IndexCorrupt(
+            f"{folder / CURRENT} names {excerpt(version)}, which is not a version: build the index again"
+        )
+    return folder / version
