@@ -105,7 +105,7 @@ settings.load_profile("suite")
 
 
 #: An import of a package that may be missing: torch, sentence_transformers or the client of an engine.
-_OPTIONAL = re.compile(r"^ *(import|from) (torch|sentence_transformers|psycopg|qdrant_client)\b", re.MULTILINE)
+_OPTIONAL = re.compile(r"^ *(import|from) (torch|sentence_transformers|psycopg)\b", re.MULTILINE)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -39,7 +39,6 @@ HOMES = {
     "msgpack": {"shoal.contract"},
     "redis": {"shoal.broker"},
     "psycopg": {"shoal_workers.index.engines.pgvector"},
-    "qdrant_client": {"shoal_workers.index.engines.qdrant"},
     "fsspec": {"shoal_workers.index.store.store"},
     "backports": {"shoal.records.line_records"},
     "httpx2": {"shoal.client.http.session"},

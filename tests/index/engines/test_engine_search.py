@@ -1,6 +1,5 @@
 """Versions are pushed into a vector engine, where searches find the same documents as in versions of files."""
 
-import json
 import os
 import random
 import re
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from process import run
 from queues import Queue
 from service import Service, service
-from vector_engines import ENGINES, PASSWORD, Engine
+from vector_engines import PASSWORD, Engine
 
 from shoal.contract.keys import Keys
 from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest, ShoalError, Unavailable
@@ -118,11 +117,12 @@ def test_the_few_documents_that_match_are_found_far_from_the_query(tmp_path: Pat
     documents = [Document(str(n), "text", {"is": "rare" if n < 3 else "common"}) for n in range(COUNT)]
     vectors = unit_vectors(COUNT, DIMENSION, 1)
     vectors[:, 0] = np.where(np.arange(COUNT) < 3, -1, 1)
-    pushed = pushed_to(engine, tmp_path / f"rare-{engine.name}", documents, vectors)
+    pushed = pushed_to(engine, tmp_path / "rare", documents, vectors)
     query = np.eye(1, DIMENSION, dtype=np.float32)[0]
-    if connection := getattr(pushed._table, "_connection", None):
-        # A scan of the graph ends early, as in a large table.
-        connection.execute("SET hnsw.max_scan_tuples = 100; SET enable_seqscan = off")
+    # A scan of the graph ends early, as in a large table.
+    connection = pushed._table._connection
+    assert connection
+    connection.execute("SET hnsw.max_scan_tuples = 100; SET enable_seqscan = off")
     assert {hit["id"] for hit in hits_of(pushed, query, 3, filter={"is": "rare"}, mode="dense")} == {"0", "1", "2"}
 
 
@@ -184,17 +184,14 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://localhost", "is not an address of an engine: it must begin with postgresql://, qdrant://, "),
+        ("http://localhost", "is not an address of an engine: it must begin with postgresql://"),
         ("postgresql://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
         ("postgresql://localhost:99999999", "is not an address of an engine: Port out of range"),
         ("postgresql:folder", "it names no host"),
-        ("qdrant://:secret@localhost", "has a password"),
         ("postgresql://:secret@localhost:port", "has a password"),
         ("postgresql://localhost/db?password=secret", "has a password"),
         ("postgresql://localhost/db?sslpassword=secret", "has a password"),
         ("postgresql://user:a#secret@localhost", "has a password"),
-        ("qdrant://key@localhost:6333", "has a host, a port and a path, and nothing else"),
-        ("qdrants://localhost:6333?api=key", "has a host, a port and a path, and nothing else"),
         ("postgresql://localhost/my db", "has white space"),
         ("postgresql://localhost/db#news", "after the # there must be"),
         ("postgresql://localhost/db?secrets=1", "cannot hold the index: invalid URI query parameter"),
@@ -209,9 +206,8 @@ def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_pat
     assert len(remove_tables(tmp_path / "news", "")) == ("secrets" in url)  # even such a table ends no push
 
 
-@pytest.mark.parametrize("scheme", ["postgresql", "qdrant"])
-def test_an_index_that_cannot_be_pushed_is_named(scheme: str, tmp_path: Path, queue: Queue) -> None:
-    news, chunks, url = tmp_path / "news", tmp_path / "chunks", f"{scheme}://127.0.0.1:{free_port()}"
+def test_an_index_that_cannot_be_pushed_is_named(tmp_path: Path, queue: Queue) -> None:
+    news, chunks, url = tmp_path / "news", tmp_path / "chunks", f"postgresql://127.0.0.1:{free_port()}"
     publish(news, "v1")
     publish(chunks, "v1", chunk_tokens=8)
     refused: list[tuple[Path, type[ShoalError], str]] = [
@@ -231,7 +227,7 @@ def test_an_index_that_cannot_be_pushed_is_named(scheme: str, tmp_path: Path, qu
 
 
 def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Path) -> None:
-    folder = tmp_path / f"twice-{engine.name}"
+    folder = tmp_path / "twice"
     publish(folder, "v1")
 
     def push_again(*_: int) -> None:
@@ -245,41 +241,33 @@ def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Pat
 def test_a_server_that_hangs_is_left_after_a_while(engine: Engine) -> None:
     table = open_table(f"{engine.url}#hangs", PASSWORD, timeout_s=1)
     assert table.count() == 0
-    process = engine.process_of(table)
+    assert table._connection
+    process = table._connection.info.backend_pid
     os.kill(process, signal.SIGSTOP)
     try:
-        with pytest.raises(table.outages, match=r"no answer after 2 s|Timeout reading|timed out"):
+        with pytest.raises(table.outages, match="no answer after 2 s"):
             table.count()
     finally:
         os.kill(process, signal.SIGCONT)
     assert open_table(f"{engine.url}#hangs", PASSWORD).count() == 0
 
 
-def test_large_documents_are_sent_to_qdrant_in_parts() -> None:
-    document = json.dumps({"id": "0", "text": "x" * 12_000_000})
-    with ENGINES["qdrant"]() as engine:
-        table = open_table(f"{engine.url}#large", PASSWORD)
-        table.create(4, {})
-        table.add(0, unit_vectors(3, 4), [document] * 3, [{}] * 3)
-        assert table.count() == 3
-
-
 def test_an_outage_and_lost_rows_are_noticed_and_searches_fail_without_a_call_for_a_while(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine_index, "RETRY_AFTER_S", 600)
-    publish(tmp_path / engine.name, "v1", 3)
-    version = tmp_path / engine.name / push(tmp_path / engine.name, engine.url, PASSWORD, ignore)
+    publish(tmp_path / "away", "v1", 3)
+    version = tmp_path / "away" / push(tmp_path / "away", own_engine.url, PASSWORD, ignore)
     pushed = open_version(version, password=PASSWORD)
     assert isinstance(pushed, EngineIndex)
-    engine.stop()
+    own_engine.stop()
     for num_calls in (1, 2):
         for search in [pushed.ask([Search(["storm"])], [unit_vectors(1)])[0] for _ in range(2)]:
-            with pytest.raises(Unavailable, match=f"{engine.name}, which has the index, does not answer"):
+            with pytest.raises(Unavailable, match="pgvector, which has the index, does not answer"):
                 search.answer()
         assert caplog.text.count("does not answer") == num_calls
         pushed._fails_until = 0.0
-    engine.start()
+    own_engine.start()
     pushed._table.drop()
     (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
     with pytest.raises(IndexCorrupt, match="has 0 of 3 rows of the index: push it again"):
@@ -304,9 +292,8 @@ REFUSED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ENGINES)
 def test_an_index_in_an_engine_is_searched_like_any_other(
-    name: str,
+    own_engine: Engine,
     home: Path,
     tiny_source: Path,
     redis_url: str,
@@ -320,22 +307,22 @@ def test_an_index_in_an_engine_is_searched_like_any_other(
     settings: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
     settings |= {"model": tiny_source, "precision": "f32", "threads": 1, "index_home": indexes}
     settings |= {"engine_password": PASSWORD}
-    with ENGINES[name]() as engine, service(tmp_path, **settings) as pool:
+    engine = own_engine
+    with service(tmp_path, **settings) as pool:
         wait_until(pool.is_ready)
         body = {"queries": ["storm europe", "rain"], "k": 5}
         expected = pool.ask("POST", "/search", body | {"index": "files"}).body
         done = run("index", "push", "pushed", "--to", engine.url, **settings)
         assert done.returncode == 0, done.stderr
-        scheme = engine.url.partition(":")[0]
-        wait_until(lambda: scheme in [one["engine"] for one in pool.ask("GET", "/v1/indexes").body["indexes"]])
+        wait_until(lambda: "postgresql" in [one["engine"] for one in pool.ask("GET", "/v1/indexes").body["indexes"]])
         found = pool.ask("POST", "/search", body | {"index": "pushed"}).body
         assert scores(found) == pytest.approx(scores(expected), abs=1e-5)
-        check_options(pool, name)
+        check_options(pool)
 
         engine.stop()
         answer = pool.ask("POST", "/search", body | {"index": "pushed"})
         assert (answer.status, answer.body["error"]["code"]) == (503, "unavailable")
-        assert f"{name}, which has the index, does not answer" in answer.body["error"]["message"]
+        assert "pgvector, which has the index, does not answer" in answer.body["error"]["message"]
         assert pool.ask("POST", "/search", body | {"index": "files"}).status == 200
         engine.start()
         engine.change_documents(f'"x":{2**64},')  # no reply can contain these documents, so only searches for them fail
@@ -350,7 +337,7 @@ def scores(answer: dict[str, Any]) -> list[float]:
     return [hit["score"] for hits in answer["results"] for hit in hits]
 
 
-def check_options(pool: Service, engine: str) -> None:
+def check_options(pool: Service) -> None:
     """Compare the answers to searches with options, and to changes."""
     body = {"queries": ["storm"], "k": 2, "index": "pushed"}
     (hits,) = pool.ask("POST", "/search", body | {"fields": [], "min_score": -1, "negative": ["rain"]}).body["results"]
@@ -359,7 +346,7 @@ def check_options(pool: Service, engine: str) -> None:
         answer = pool.ask("POST", "/search", body | option)
         (name,) = option
         assert answer.status == 422, answer.body
-        assert answer.body["error"]["message"].startswith(f"{name} does not work with this index, which is in {engine}")
+        assert answer.body["error"]["message"].startswith(f"{name} does not work with this index, which is in pgvector")
     documents = {"documents": [{"id": "new", "text": "storm"}]}
     answer = pool.ask("POST", "/v1/indexes/pushed/documents", documents)
     assert (answer.status, "gets whole versions" in answer.body["error"]["message"]) == (422, True)

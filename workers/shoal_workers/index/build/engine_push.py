@@ -6,17 +6,21 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from shoal.errors import IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
 from shoal.process.durable_file import locked, replace_file, sync_files, sync_folder
 from shoal_workers.index.build.folding import IndexChanges
-from shoal_workers.index.engines.engine import WRITE_S, Table, open_table
-from shoal_workers.index.engines.fields import types_of, values_of
+from shoal_workers.index.engines.engine import WRITE_S, open_table
+from shoal_workers.index.engines.fields import values_of
 from shoal_workers.index.files.documents import to_line
 from shoal_workers.index.files.manifest import ENGINE_FILES
 from shoal_workers.index.index import Index
 from shoal_workers.index.versions import changing, list_versions
+
+if TYPE_CHECKING:
+    from shoal_workers.index.engines.pgvector import Table
 
 #: A file beside the versions of an index. Each line is the address of a table that a push began to write. A table
 #: without a version is removed after the next push.
@@ -107,10 +111,10 @@ def _open_source(folder: Path) -> Index:
     raise IndexNotFound(f"{folder} has no version of files to push: build one with --no-publish")
 
 
-def _write(index: Index, table: Table, report: Callable[[int, int], object]) -> None:
+def _write(index: Index, table: "Table", report: Callable[[int, int], object]) -> None:
     """Write the rows that the table lacks. The last group of an interrupted push is written again."""
     count = index.manifest.count
-    table.create(index.manifest.dimension, types_of(index.columns))
+    table.create(index.manifest.dimension)
     first = table.count() // ROWS_AT_ONCE * ROWS_AT_ONCE
     values = islice(values_of(index.columns, count), first, None)
     for start in range(first, count, ROWS_AT_ONCE):

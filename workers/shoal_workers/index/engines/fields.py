@@ -1,12 +1,13 @@
-"""Documents' fields in the form that engines keep and compare: numbers, and digests of keywords.
+"""Documents' fields in the form that an engine keeps and compares: numbers, and digests of keywords.
 
 A field's name in an engine is `f` and the field's number, so no name and no value of a document needs quoting.
 """
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,31 +20,7 @@ from shoal_workers.index.search.filtering import check_filter, wrong_kind
 #: Size of a keyword's digest in bytes.
 DIGEST_BYTES = 8
 
-#: A bound of a range: one of `>`, `>=`, `<` and `<=`, and a number.
-Bound = tuple[str, float]
-
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-
-
-class Language(NamedTuple):
-    """The language in which an engine takes filters: functions that write a condition.
-
-    `all_of` and `any_of` write that all or some conditions of a list, perhaps an empty one, hold, and `negation` that
-    one does not. `exists` writes that a field has a value, `one_of` that it has one of some terms, and `between` that a
-    value is within bounds.
-    """
-
-    all_of: Callable[[Sequence[str]], str]
-    any_of: Callable[[Sequence[str]], str]
-    negation: Callable[[str], str]
-    exists: Callable[[str], str]
-    one_of: Callable[[str, Sequence[Any]], str]
-    between: Callable[[str, Sequence[Bound]], str]
-
-
-def types_of(columns: Columns) -> dict[str, type]:
-    """Return the type of each field's values, str or float, keyed by the field's name in engines."""
-    return {key: str if columns[name].kind == "keyword" else float for name, key in _keys(columns).items()}
 
 
 def values_of(columns: Columns, count: int) -> Iterator[dict[str, list[Any]]]:
@@ -56,47 +33,50 @@ def values_of(columns: Columns, count: int) -> Iterator[dict[str, list[Any]]]:
         }
 
 
-def written(wanted: Filter, fields: Fields, language: Language) -> str:
-    """Return the filter in the language of an engine. The names and values in it are digests and numbers.
+def written(wanted: Filter, fields: Fields) -> str:
+    """Return the filter as a JSON path predicate. The names and values in it are digests and numbers.
 
     Raises InvalidRequest for a condition on an unknown field, and for a value that is not of its field's kind.
     """
     check_filter(wanted, fields)
     keys = _keys(fields.version)
 
+    def any_value(field: str, condition: str) -> str:
+        return f"exists($.{keys[field]}[*] ? ({condition}))"
+
     def write(wanted: Filter) -> str:
         match wanted:
             case All(parts):
-                return language.all_of([write(part) for part in parts])
+                return " && ".join(f"({write(part)})" for part in parts) or "1 == 1"
             case AnyOf(parts):
-                return language.any_of([write(part) for part in parts])
+                return " || ".join(f"({write(part)})" for part in parts) or "1 == 2"
             case Not(part):
-                return language.negation(write(part))
+                return f"!({write(part)})"
             case Exists(field, is_wanted):
-                exists = language.exists(keys[field])
-                return exists if is_wanted else language.negation(exists)
+                exists = f"exists($.{keys[field]}[*])"
+                return exists if is_wanted else f"!({exists})"
             case OneOf(field, values, place):
                 column = fields.version[field]
                 found = [_converted(column, value, place) for value in values]
-                if column.kind == "date" or not found:
-                    return language.any_of(
-                        [language.between(keys[field], [(">=", first), ("<", end)]) for first, end in found]
-                    )
-                return language.one_of(keys[field], [_term(column.kind, one) for one in found])
+                if column.kind == "date":
+                    conditions = [f"@ >= {first!r} && @ < {end!r}" for first, end in found]
+                else:
+                    conditions = [f"@ == {json.dumps(_term(column.kind, one))}" for one in found]
+                return any_value(field, " || ".join(conditions) or "1 == 2")
             case Between(field, bounds, place):
                 column = fields.version[field]
-                return language.between(keys[field], [_bound(column, *bound, place) for bound in bounds])
+                return any_value(field, " && ".join(_bound(column, *bound, place) for bound in bounds))
 
     return write(wanted)
 
 
-def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
-    """Return a bound in numbers. A date is a span of time; a later date is one that begins at its end or after."""
+def _bound(column: Column, operator: str, value: Value, place: str) -> str:
+    """Return a bound as a condition. A date is a span of time; a later date begins at its end or after."""
     found = _converted(column, value, f"{place}.{operator}")
     if column.kind == "date":
         first, end = found
         operator, found = {"gt": ("gte", end), "gte": ("gte", first), "lt": ("lt", first), "lte": ("lt", end)}[operator]
-    return _OPERATORS[operator], float(found)
+    return f"@ {_OPERATORS[operator]} {float(found)!r}"
 
 
 def _converted(column: Column, value: Value, place: str) -> Any:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from shoal.errors import InvalidRequest
-from shoal_workers.index.engines.engine import Found
-from shoal_workers.index.engines.fields import Bound, Language
+
+#: The cosine and the document of each row that was found, best first, for each query.
+Found = list[list[tuple[float, str]]]
 
 #: Largest dimension of vectors that pgvector indexes.
 MAX_DIMENSION = 2_000
@@ -60,31 +61,13 @@ class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
         raise psycopg.OperationalError(f"there is no answer after {self.limit_s} s")
 
 
-def _joined(word: str, none: str) -> Callable[[Sequence[str]], str]:
-    """Return a function that writes conditions in brackets with a word between them, and `none` for no conditions."""
-    return lambda conditions: word.join(f"({one})" for one in conditions) or none
-
-
-def _one_of(key: str, terms: Sequence[str | float]) -> str:
-    return f"exists($.{key}[*] ? ({' || '.join(f'@ == {json.dumps(term)}' for term in terms)}))"
-
-
-def _between(key: str, bounds: Sequence[Bound]) -> str:
-    return f"exists($.{key}[*] ? ({' && '.join(f'@ {operator} {number!r}' for operator, number in bounds)}))"
-
-
 class Table:
-    """A table of PostgreSQL. A filter is a JSON path predicate."""
+    """A table of rows in PostgreSQL, used by one thread at a time. A filter is a JSON path predicate.
+
+    `outages` are the errors of an engine that does not answer, and `refusals` the errors of a refused call.
+    """
 
     outages, refusals = (psycopg.OperationalError, psycopg.InterfaceError), (psycopg.Error,)
-    language = Language(
-        _joined(" && ", "1 == 1"),
-        _joined(" || ", "1 == 2"),
-        "!({})".format,
-        "exists($.{}[*])".format,
-        _one_of,
-        _between,
-    )
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):
         self._url, self._name, self._password, self._timeout_s = url, sql.Identifier(name), password, timeout_s
@@ -95,7 +78,7 @@ class Table:
         if self._connection:
             self._connection.close()
 
-    def create(self, dimension: int, types: Mapping[str, type]) -> None:
+    def create(self, dimension: int) -> None:
         """Make the table, and the extension, if there are none. Raises InvalidRequest for too many dimensions."""
         if dimension > MAX_DIMENSION:
             raise InvalidRequest(f"pgvector indexes vectors of {MAX_DIMENSION:,} numbers, and these have {dimension:,}")
