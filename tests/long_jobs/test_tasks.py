@@ -163,7 +163,6 @@ def test_wrong_arguments_are_refused(settings: Settings) -> None:
         ("build_index", InvalidRequest, {"name": "news", "source": "a.jsonl", "folder": "/etc"}),
         ("build_index", NotReady, {"name": "news", "source": "a.jsonl"}),
         ("manage_index", InvalidRequest, {"name": "/etc", "action": "delete", "version": "a"}),
-        ("send_webhook", InvalidRequest, {"url": 1, "id": "a"}),
     ]
     for kind, error, arguments in cases:
         with pytest.raises(error):

@@ -60,7 +60,6 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 @click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
 @click.option("--detach", is_flag=True, help="Let a runner build it, print the id of the job, and return.")
-@click.option("--webhook", help="With --detach: URL to notify when the job ends.")
 @settings_options(
     *(*REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes"),
     *("index_home", "index_store", "kept_versions", "max_text_chars"),
@@ -74,7 +73,6 @@ def build(
     no_publish: bool,
     local: bool,
     detach: bool,
-    webhook: str | None,
     **fields: Any,
 ) -> None:
     """Build a version of an index from the documents in SOURCE.
@@ -111,7 +109,7 @@ def build(
     if detach:
         if name is None or source == str(SAMPLE) or local:
             raise click.UsageError("--detach takes a SOURCE and --name, and not --local.")
-        submit(settings, "build_index", asdict(replace(request, source=place_of(source))), webhook)
+        submit(settings, "build_index", asdict(replace(request, source=place_of(source))))
         return
     build_here(settings, request, folder, local)
 

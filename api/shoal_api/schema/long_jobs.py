@@ -14,11 +14,10 @@ _ID = "05994f8ba4d8bac6959289ef"
 
 
 class SourceFields(Body):
-    """The columns of a source, and the URL to notify when the job has ended."""
+    """The columns of a source."""
 
     text_column: Name | None = Field(None, description="Column with the texts; null: the column that looks like texts")
     id_column: Name | None = Field(None, description="Column of the ids; null: `id`, else `_id`, else positions from 0")
-    webhook: Path | None = Field(None, description="URL to which the status of the job is sent when the job has ended")
 
 
 class _BulkFields(SourceFields, TextOptions):
@@ -88,13 +87,12 @@ _LONG_JOB = {
     "result": None,
     "error": None,
     "worker": "5d0c1f7be2a4",
-    "webhook": None,
     "note": None,
 }
 
 
 class LongJob(BaseModel):
-    """A long job. Times are in Unix seconds. docs/http.md describes its `progress`, `error` and `webhook`."""
+    """A long job. Times are in Unix seconds. docs/http.md describes its `progress` and `error`."""
 
     model_config = described(example=_LONG_JOB)
     id: str
@@ -108,7 +106,6 @@ class LongJob(BaseModel):
     result: Any = Field(description="The result of the job, once it is done")
     error: dict[str, str] | None
     worker: str = Field(description="A digest of the name of the runner that has the job, or had it last")
-    webhook: dict[str, Any] | None = Field(description="The outcome of the webhook; null in lists")
     note: str | None = Field(description="Why the job does not begin, if no runner is alive")
 
 

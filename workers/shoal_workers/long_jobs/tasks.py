@@ -22,14 +22,13 @@ from shoal_workers.index.build.document_encoder import PoolEncoder, served_diges
 from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, changes_of, where_is
 from shoal_workers.index.store.store_process import upload_index
 from shoal_workers.long_jobs.runnable_job import Task
-from shoal_workers.long_jobs.webhook import send_webhook
 
 _Request = TypeVar("_Request", bound=BulkRequest | BuildIndex | ManageIndex)
 
 
 def functions(settings: Settings) -> dict[str, Task]:
     """Return the function of each kind."""
-    tasks = (embed_file, build_index, manage_index, send_webhook)
+    tasks = (embed_file, build_index, manage_index)
     return {task.__name__: partial(task, settings) for task in tasks}
 
 
