@@ -20,15 +20,12 @@ from hypothesis import strategies as st
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, BadRow, BadRows, Document
-from shoal.records.line_records import MAX_BLANK_CHARS, MAX_LINE_CHARS, MAX_OPEN_QUOTES
+from shoal.records.line_records import MAX_LINE_CHARS
 from shoal.records.source import Source
 from shoal.records.source_file import SourceRules
 from shoal.task_progress import MAX_SHOWN
 
 Write = Callable[[str, str | bytes], Path]
-
-#: Python has zstd since 3.14. Earlier versions need a package.
-zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 #: Only the kernel of Linux reports the most memory that a program has used since its start.
 counts_memory = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
@@ -100,7 +97,6 @@ class TestFormats:
     def test_each_line_of_a_txt_file_is_a_document(self, write: Write) -> None:
         path = write("a.txt", '\ufeffone "quoted\r\n\n   \n two, three\tfour \nlast\u2028still last')
         assert rows(path) == ['one "quoted', " two, three\tfour ", "last\u2028still last"]
-        assert rows(write("a.txt.zst", zstd.compress(b"one\ntwo\n"))) == ["one", "two"]
         for name in ("a.csv", "a.tsv", "a.jsonl", "a.txt"):
             for content in ("", "\ufeff", "\n\n" if name != "a.csv" else "text,topic\n"):
                 assert rows(write(name, content)) == []
@@ -114,7 +110,7 @@ class TestFormats:
     @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.parquet.gz"])
     def test_an_unknown_ending_is_refused_with_the_endings_that_work(self, write: Write, name: str) -> None:
         path = write(name, "text\none\n")
-        with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.parquet, .*\.csv\.gz, .*unpack"):
+        with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.parquet, .*\.csv\.gz; unpack"):
             Source(path)
 
     def test_a_file_that_cannot_be_read_is_refused_by_path(self, write: Write, tmp_path: Path) -> None:
@@ -134,8 +130,8 @@ class TestColumns:
     @pytest.mark.parametrize(
         ("header", "text"),
         [
-            *(("title,text,body", 1), ("quote", 0), ("id,quote", 1), ("topic,headline", 1), ("date,content", 1)),
-            *(("a;b\tc,text", 1), ("id", None), ("Text,Title", None), ("headline,content,id", None)),
+            *(("title,text,body", 1), ("quote", 0), ("id,quote", 1)),
+            *(("a;b\tc,text", 1), ("id", None), ("Text,Title", None), ("headline,topic,id", None)),
             (",".join("abcdefghij"), None),  # a message lists ten columns
         ],
     )
@@ -148,12 +144,6 @@ class TestColumns:
             columns = ", ".join(f'"{name}"' for name in names)
             with pytest.raises(InvalidRequest, match=re.escape(f"its first line has the columns {columns}; name the")):
                 rows(path)
-
-    def test_a_warning_names_the_chosen_text_column(self, write: Write, caplog: pytest.LogCaptureFixture) -> None:
-        path = write("rows.csv", "topic,headline\nsea,storm\n")
-        assert rows(path) == ["storm"]
-        assert rows(write("texts.csv", "secret text\nstorm\n"))
-        assert caplog.messages == [f"{path}: its column headline has the texts; --text-column names another"]
 
     def test_named_columns_are_used_and_left_out_of_the_fields(self, write: Write) -> None:
         path = write("a.csv", "key,title,body\nk1,one,two\n")
@@ -210,11 +200,10 @@ BAD_ROWS: list[tuple[str, str | bytes, list[str | int], str]] = [
     ("a.csv", "id,text\nx,one\n,two\n  ,three\n", ["one", 3, 4], 'the id "id" is missing or empty'),
     ("a.csv", 'text,n\n"one",1\n"two" x,2\nthree,3\n', ["one", 3, "three"], "is a quote not closed"),
     ("a.csv", 'text,n\n"one\n1,2\n"three" x,3\nfour,4\n', [2, "four"], "in lines 2 to 4; is a quote"),
+    ("a.csv", b'text,n\n"one\n\xff" x,1\ntwo,2\n', [2, "two"], "line 3: byte 0xff is not UTF-8"),
+    ("a.txt", "rain\n".encode("utf-16-le"), [1, 2], "there is a NUL byte; the file must be UTF-8 text"),
     ("a.csv", 'text,n\n"a\n\nb",1\n"two\nmore"\n', ["a\n\nb", 5], "line 5: the header has 2 cells"),
-    ("a.csv", 'text,n\n"two,2\nthree,3\nfour,4\n', [2, "three", "four"], "line 2: a quote is not closed; close it, or"),
-    ("a.csv", 'text,n\none,1\n"two,2', ["one", 3], "the file ends within it"),
     ("a.csv", b'text,n\n"o\n\xff\nne",1\ntwo,2\n', [2, "two"], "line 3: byte 0xff is not UTF-8"),
-    ("a.csv", b'text,n\n"one\n\xff,1\ntwo,2\n', [2, 3, "two"], "a quote is not closed"),
     ("a.csv", b'text\none\n"two\nand\0more"\n', ["one", 3], "there is a NUL byte"),
     ("a.tsv", b"text\tn\none\t1\ntwo\nth\0ree\t3\nfour\t4\n", ["one", 3, 4, "four"], "cells, this row 1"),
     ("a.jsonl", '{\n{"text":"one"}\n{"title":"x"}\n[]\n', [1, "one", 3, 4], "not valid JSON"),
@@ -255,8 +244,14 @@ class TestBadRows:
         [
             ("a.tsv", "nr;text\n1;one\n", "by tabs in a .tsv"),
             ("a.csv", "text,topic,topic\n1,2,3\n", 'more than one column is called "topic"'),
-            ("a.csv", "text\none\n".encode("utf-16"), "line 1: it is UTF-16; the file must be UTF-8 text: "),
-            ("a.txt", "rain\n".encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
+            ("a.csv", 'text,n\none,1\n"two,2\nthree,3', "line 3: a quote is not closed: close it, double each quote"),
+            ("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\n", "line 2: a quote is not closed"),
+            ("a.csv", "text,n\n" + '"\n' + "x\n" * 60_000, "line 2: a quote is not closed"),
+            (
+                "a.txt",
+                "rain\n".encode("utf-16"),
+                "line 1: there is a NUL byte; the file must be UTF-8 text, not UTF-16",
+            ),
         ],
     )
     def test_the_reason_of_a_refusal_is_named(self, write: Write, name: str, content: str | bytes, part: str) -> None:
@@ -282,29 +277,16 @@ class TestLimits:
             path = write(name, "".join([header, *(row.format(text) + "\n" for text in texts)]))
             assert rows(path, max_text_chars=2 * MAX_ROW_BYTES) == ["ok", header.count("\n") + 2, "ok"]
             assert f"over {MAX_ROW_BYTES:,} bytes" in refusal(path)
-        path = write("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\ntwo,2\n")
-        assert rows(path) == [*range(2, 11), "one", "two"]
 
     @counts_memory
     def test_a_line_of_50_mb_does_not_fill_the_memory(self, write: Write) -> None:
-        path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(50 * 2**20) + b"\ntwo\n"))
+        path = write("a.txt.gz", gzip.compress(b"one\n" + bytes(50 * 2**20) + b"\ntwo\n", 1))
         assert rows(path) == ["one", 2, "two"]
         assert peak_mb(path) < 110
 
     def test_reading_of_a_file_that_is_no_text_ends_early(self, write: Write) -> None:
-        path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24)))
+        path = write("a.txt.gz", gzip.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24), 1))
         assert "line 2: it has over 268,435,456 characters" in refusal(path)
-        blank = b" " * (MAX_BLANK_CHARS * 2 // 3) + b"\n"
-        path = write("a.txt.zst", zstd.compress(b"one\n" + blank + b"two\n" + blank + b"three\n"))
-        assert rows(path) == ["one", "two", "three"]
-        path = write("a.txt.zst", zstd.compress(b"one\n" + b"\n" * (MAX_BLANK_CHARS + 1)))
-        assert "line 1048578: over 1,048,576 characters of blank lines" in refusal(path)
-
-    def test_reading_of_a_table_with_many_open_quotes_ends_early(self, write: Write) -> None:
-        source = Source(write("a.csv", "text\n" + 'x","\n' * MAX_OPEN_QUOTES * 1_000))
-        found = islice(source.rows(), 3 * MAX_OPEN_QUOTES)
-        with pytest.raises(BadDocument, match="over 100 quotes are not closed"):
-            sum(isinstance(row, BadRow) for row in found)
 
     @counts_memory
     def test_memory_does_not_grow_with_the_number_of_rows(self, write: Write) -> None:
@@ -326,20 +308,17 @@ class TestLimits:
             assert len(held) > len(bytearray(2**26))
 
 
-@pytest.mark.parametrize("packed", [".gz", ".zst"])
-def test_a_damaged_packed_file_is_refused(write: Write, packed: str) -> None:
-    content = "".join(f"line {n}\n" for n in range(20_000)).encode()
-    data = gzip.compress(content) if packed == ".gz" else zstd.compress(content)
-    assert len(rows(write(f"a.txt{packed}", data))) == 20_000
+def test_a_damaged_packed_file_is_refused(write: Write) -> None:
+    data = gzip.compress("".join(f"line {n}\n" for n in range(20_000)).encode())
+    assert len(rows(write("a.txt.gz", data))) == 20_000
     for broken in (data[:-9], data[: len(data) // 2], data[:2], b"no archive", data[:20] + b"\xff" * 50 + data[70:]):
-        message = refusal(write(f"b.txt{packed}", broken))
-        assert re.search(r"not readable as (gzip|zstd).* lines before it were read", message)
+        assert re.search(r"not readable as gzip.* lines before it were read", refusal(write("b.txt.gz", broken)))
 
 
-@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("packed", ["", ".gz"])
 def test_the_fraction_that_is_read_and_the_fingerprint_are_known(write: Write, packed: str) -> None:
     content = random.Random(1).randbytes(500_000).hex("\n", 40).encode()
-    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}[packed]
+    pack: Callable[[bytes], bytes] = gzip.compress if packed else bytes
     source = Source(path := write(f"a.txt{packed}", pack(content)))
     assert source.fraction is None
     parts = [source.fraction or 0 for n, _ in enumerate(source) if n % 1_000 == 0]
