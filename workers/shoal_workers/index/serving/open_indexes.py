@@ -23,7 +23,7 @@ from shoal.settings import Settings
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.serving.served_version import Failure, ServedVersion, description_of, without_folder
 from shoal_workers.index.serving.version_opener import VersionOpener
-from shoal_workers.index.store.local_copies import read_errors, report_damage
+from shoal_workers.index.store.local_copies import report_damage
 from shoal_workers.index.store.store import is_index_name
 from shoal_workers.index.vectors.exact_search import SearchThreads
 from shoal_workers.model.model import Model
@@ -45,6 +45,9 @@ RETRY_AFTER_S = 10.0
 
 #: Largest number of indexes that are opened at the same time.
 MAX_OPENED_TOGETHER = 2
+
+#: Errors of a Redis that cannot be used, which has the changes of versions.
+NO_REDIS = (Unavailable, Overloaded)
 
 #: Errors of a process that is out of files or memory. They do not mean that a version is damaged.
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -76,7 +79,6 @@ class OpenIndexes(Mapping[str, Index]):
         self._opener = VersionOpener(model, self._threads, change_log, engine_password)
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
         self._served: dict[str, ServedVersion] = {}
-        self._waiting: dict[str, ServedVersion] = {}
         self._replaced: list[ServedVersion] = []
         self._failures: dict[str, Failure] = {}
         self.stopping = Event()
@@ -101,10 +103,11 @@ class OpenIndexes(Mapping[str, Index]):
         stopping = stopping or Event()
         while True:
             indexes.look(time.monotonic())
-            if folders and folders.keys() <= indexes._failures.keys() - indexes._waiting.keys():
+            waiting = {name for name, failure in indexes._failures.items() if isinstance(failure.error, NO_REDIS)}
+            if folders and folders.keys() <= indexes._failures.keys() - waiting:
                 name, folder = next(iter(folders.items()))
                 indexes._opener.open(name, current_version(folder))  # raises the error again, with the full path
-            if not indexes._waiting or stopping.wait(LOOK_EVERY_S):
+            if not waiting or stopping.wait(LOOK_EVERY_S):
                 return indexes
 
     def __getitem__(self, name: str) -> Index:
@@ -133,7 +136,7 @@ class OpenIndexes(Mapping[str, Index]):
         """The messages that say why an index's current version or changes are not served, keyed by index name."""
         faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
         failures = {name: failure.error.message for name, failure in self._failures.items()}
-        return read_errors(self._home) | faults | failures
+        return faults | failures
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Return the description of each index that can be searched, keyed by its name. No index is opened for that."""
@@ -162,7 +165,6 @@ class OpenIndexes(Mapping[str, Index]):
         before, folders = self._served, self._find_folders()
         failures = {name: self._switch(name, folder, now) for name, folder in folders.items()}
         self._failures = {name: failure for name, failure in failures.items() if failure}
-        self._waiting = {name: version for name, version in self._waiting.items() if name in folders}
         self._served = {name: self._served[name] for name in folders if name in self._served}
         # Old versions are kept until the next look. Otherwise, a running search with the last reference to a version
         # would free the version's memory before it answers, which takes milliseconds for a large index.
@@ -222,38 +224,35 @@ class OpenIndexes(Mapping[str, Index]):
         """Serve the current version of an index; if that fails, return the reason and keep the served version.
 
         A version that replaces another one, or whose index the settings name, is opened first. While Redis, which has
-        its changes, cannot be reached, the version waits.
+        its changes, cannot be reached, the version is not opened.
         """
         former, failure, version = self._served.get(name), self._failures.get(name), None
-        found = self._waiting.pop(name, None)
         try:
             version = current_version(folder)
             if former and former.folder == version:
                 return None
-            if not found or found.folder != version:
-                if failure and failure.version == version and now < failure.retry_at:
-                    return failure
-                found = ServedVersion(name, version, self._opener.model, self._open, self._executor)
-                if former or name in self._folders:
-                    found.keep(self._opener.open(name, version))
-                count = f"{found.manifest.count:,}"
-                log.info("index %s: version %s of %s documents", name, found.manifest.version, count)
+            if failure and failure.version == version and now < failure.retry_at:
+                return failure
+            found = ServedVersion(name, version, self._opener.model, self._open, self._executor)
+            if former or name in self._folders:
+                self._opener.ask_redis()
+                found.keep(self._opener.open(name, version))
             # Without the lock, the new version might lack a change that the former version already has.
             with self._opener.following:
                 if index := found.opened:
                     self._opener.catch_up(name, index)
                 self._served = self._served | {name: found}
         except ShoalError as error:
-            if found and isinstance(error, Unavailable | Overloaded):
-                self._waiting[name] = found
             return self._failed(name, folder, version, error, now)
+        log.info("index %s: version %s of %s documents", name, version.name, f"{found.manifest.count:,}")
         return None
 
     def _failed(self, name: str, folder: Path, version: Path | None, error: ShoalError, now: float) -> Failure:
         """Return the failure of an index in a folder, and log it if it is new."""
         served = self._served.get(name)
         former = self._failures.get(name) or (served.failure if served else None)
-        failure = Failure(without_folder(error, name, folder), version, now + RETRY_AFTER_S)
+        retry_at = now + (0.0 if isinstance(error, NO_REDIS) else RETRY_AFTER_S)
+        failure = Failure(without_folder(error, name, folder), version, retry_at)
         if not former or former.error.message != failure.error.message:
             log.warning("index %s: %s", name, error.message)
         is_damaged = isinstance(error, IndexCorrupt) and getattr(error.__cause__, "errno", None) not in _SHORTAGES
@@ -270,7 +269,7 @@ class OpenIndexes(Mapping[str, Index]):
             return self._opener.open_with_changes(name, folder)
         except ShoalError as error:
             fault, version = without_folder(error, name, folder.parent), self._served.get(name)
-            is_final = not isinstance(error, Unavailable | Overloaded)  # otherwise the next search tries again
+            is_final = not isinstance(error, NO_REDIS)  # otherwise the next search tries again
             if is_final and version and version.folder == folder:
                 version.failure = self._failed(name, folder.parent, folder, error, time.monotonic())
         raise fault

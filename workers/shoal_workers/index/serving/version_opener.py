@@ -49,6 +49,11 @@ class VersionOpener:
         log.info("index %s: opened version %s in %.3f s", name, folder.name, time.perf_counter() - started)
         return index
 
+    def ask_redis(self) -> None:
+        """Raise Unavailable or Overloaded if Redis, which has the changes, cannot be used."""
+        if self._log:
+            self._log.positions()
+
     def open_with_changes(self, name: str, folder: Path) -> Index:
         """Open a version, and apply all its changes. Raises the errors of `open` and `catch_up`."""
         index = self.open(name, folder)

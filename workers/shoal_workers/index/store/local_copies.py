@@ -2,15 +2,12 @@
 
 index-copies/<name>/                      an index as a build leaves it, with its current version and the version before
 index-copies/<name>/.download-<version>/  a version that is not complete yet
-index-copies/.errors.json                 the reasons why copies differ from the store, by the names of indexes
 """
 
 import hashlib
-import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,9 +20,6 @@ from shoal_workers.index.store.store import STORE, IndexStore, is_index_name, sh
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old
 
 log = logging.getLogger(__name__)
-
-#: The file with the reasons why copies differ from the store, keyed by index name.
-ERRORS = ".errors.json"
 
 #: Start of the name of a folder with a version that is not complete yet.
 DOWNLOAD = ".download-"
@@ -48,33 +42,31 @@ class Copies:
     """The copies of all indexes in a store, in a folder of this machine.
 
     One process at a time may use them. It may be killed at any moment, because a version appears only when it is
-    complete.
+    complete. `faults` has the reasons why copies differ from the store, keyed by index name.
     """
 
     def __init__(self, store: IndexStore, folder: Path):
         self._store = store
         self._folder = folder
-        self._errors: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self._retry_at: dict[str, tuple[str | None, float]] = {}
         self._gone_since: dict[str, float] = {}
 
     def look(self, now: float) -> None:
         """Make the copies equal to the indexes in the store. `now` is on the monotonic clock.
 
-        If an index cannot be copied, its copy keeps its version, and the file of errors has the reason. If the store is
-        empty, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
+        If an index cannot be copied, its copy keeps its version, and the reason is logged once. Raises FileError or
+        Unavailable if the store cannot be listed, and FileError if it is empty, although there are copies.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        there, here = self._store.sizes(), copied_names(self._folder)
-        names = sorted(filter(is_index_name, {*there, *here})) if there else []
-        for name in names:
+        there, here = self._store.sizes(), {path.name for path in self._folder.iterdir() if path.is_dir()}
+        if here and not there:
+            raise FileError(f"{STORE} has no indexes: check its address, or build one")
+        for name in sorted(filter(is_index_name, {*there, *here})):
             self._bring(name, now)
-        self._errors = {name: message for name, message in self._errors.items() if name in names}
-        empty = dict.fromkeys(here, f"{STORE} has no indexes: check its address, or build one")
-        save_errors(self._folder, self._errors if there else empty)
 
     def _bring(self, name: str, now: float) -> None:
-        """Make one copy equal to the store, or note why that fails."""
+        """Make one copy equal to the store, or log why that fails."""
         version = None
         try:
             if (version := self._current(name)) is None:
@@ -87,9 +79,11 @@ class Copies:
                 self._retry_at.pop(name, None)
                 if self._update(self._folder / name, version):
                     self._retry_at[name] = version, now + DAMAGED_RETRY_AFTER_S
-            self._errors.pop(name, None)
+            self.faults.pop(name, None)
         except ShoalError as error:
-            self._errors[name] = error.message
+            if self.faults.get(name) != error.message:
+                log.warning("index %s: %s; its copy is served as it is", name, error.message)
+            self.faults[name] = error.message
             is_wrong = version and isinstance(error, IndexCorrupt)
             self._retry_at[name] = version, now + (WRONG_RETRY_AFTER_S if is_wrong else RETRY_AFTER_S)
 
@@ -177,31 +171,6 @@ class Copies:
                 f"{shown(path)} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): it is tried again "
                 f"later; if that stays so, {_REMEDY}"
             )
-
-
-def copied_names(folder: Path) -> set[str]:
-    """Return the names of the indexes with a complete or incomplete copy in the folder of copies."""
-    return {path.name for path in folder.iterdir() if path.is_dir() and is_index_name(path.name)}
-
-
-def read_errors(folder: Path) -> dict[str, str]:
-    """Return the reasons why copies differ from the store, keyed by index name."""
-    try:
-        errors = json.loads((folder / ERRORS).read_bytes())
-        return {str(name): str(message) for name, message in errors.items()}
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
-
-
-def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
-    """Write and log the reasons why copies differ, if they changed. If the disk is full, only the log has them."""
-    former = read_errors(folder)
-    for name, message in errors.items():
-        if former.get(name) != message:
-            log.warning("index %s: %s; its copy is served as it is", name, message)
-    if errors != former:
-        with suppress(OSError):
-            replace_file(folder / ERRORS, json.dumps(errors))
 
 
 def report_damage(version: Path) -> None:

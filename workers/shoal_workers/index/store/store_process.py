@@ -22,7 +22,7 @@ from shoal.errors import Cancelled, FileError, IndexCorrupt, Internal, ShoalErro
 from shoal.process import logs
 from shoal.process.system_limits import die_with_parent
 from shoal.settings import Settings
-from shoal_workers.index.store.local_copies import Copies, copied_names, save_errors
+from shoal_workers.index.store.local_copies import Copies
 from shoal_workers.index.store.store import IndexStore, check_protocol, upload
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
         if stopping.is_set():
             raise Cancelled("the worker stops")
 
-    folder, message = settings.index_copies_folder, ""
+    message = ""
     while not stopping.is_set():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,8 +191,6 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
             if str(error) != message:
                 log.warning("%s; the copies of indexes are served", error)
             message = str(error)
-            with suppress(OSError):
-                save_errors(folder, dict.fromkeys(copied_names(folder), message))
             stopping.wait(RESTART_AFTER_S)
 
 
