@@ -23,7 +23,7 @@ from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS
 from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
-from shoal_workers.long_jobs.maintenance import BETWEEN_S, LOCK_S, LOOK_FIRST_S, Maintenance
+from shoal_workers.long_jobs.maintenance import LOCK_S, LOOK_FIRST_S, Maintenance
 from shoal_workers.long_jobs.rq_worker import ALIVE_S, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, ProgressLog, RunnableJob
 
@@ -299,24 +299,6 @@ def test_a_maintenance_that_is_killed_keeps_the_lock_for_seconds(pool: Pool, mon
     monkeypatch.setattr(pool.queue, "release_maintenance_lock", lambda: None)  # the process dies before this call
     pool.maintenance.run()
     assert 0 < pool.connection.ttl(pool.queue.registry_cleaning_key) <= LOCK_S
-
-
-def test_a_job_of_another_queue_is_no_job_of_this_one(pool: Pool) -> None:
-    other = pool.jobs.submit("manage_index", {"name": "news", "action": "list"})
-    pool.connection.lpush(pool.queue.intermediate_queue_key, other)
-    pool.maintenance.run()
-    pool.now_s += BETWEEN_S
-    pool.maintenance.run()
-    assert pool.connection.llen(pool.queue.intermediate_queue_key) == 0
-
-
-def test_a_fault_of_the_maintenance_is_logged_once_until_mended(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    for is_faulty in (True, True, False, True):
-        pool.connection.delete(key := pool.queue.scheduled_job_registry.key)
-        if is_faulty:
-            pool.connection.set(key, "no registry")
-        pool.worker.run_maintenance_tasks()
-    assert ["the maintenance of the queue" in message for message in caplog.messages] == [True, True]
 
 
 def test_a_worker_stops_even_if_the_signal_comes_during_a_log_call(pool: Pool) -> None:

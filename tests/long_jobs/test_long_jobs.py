@@ -22,7 +22,7 @@ from shoal.long_jobs import long_jobs
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_job import MAX_BYTES
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.long_jobs.status import LongJobStatus, public_text
+from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import Submission
 from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
@@ -195,18 +195,6 @@ def test_without_redis_methods_raise_unavailable() -> None:
         for ask in (lambda: submit(jobs), lambda: jobs.status("a"), jobs.list, jobs.num_runners):
             with pytest.raises(Unavailable):
                 ask()
-
-
-def test_only_failed_and_cancelled_jobs_have_a_failure() -> None:
-    for status, error, code in (
-        ("queued", {"code": "unavailable"}, None),
-        ("failed", {"code": "unavailable"}, "unavailable"),
-        ("failed", {"code": "of-later", "message": "new"}, "internal"),
-        ("failed", None, "internal"),
-        ("cancelled", {"code": "unavailable"}, "cancelled"),
-    ):
-        failure = LongJobStatus("a", "embed_file", status, {}, 0.0, error=error).failure()
-        assert (failure and failure.code) == code
 
 
 def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer, make_app: MakeApp) -> None:

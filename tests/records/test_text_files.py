@@ -94,76 +94,76 @@ class TestFormats:
                 expected = [Document("x", "one, two", {"topic": "sea"}), Document("y", "three", {"topic": "air"})]
                 assert list(source) == expected
 
-    def test_each_line_of_a_txt_file_is_a_document(self, write: Write) -> None:
+    def test_lines_of_txt_and_cells_of_tsv_are_taken_as_they_are(self, write: Write) -> None:
         path = write("a.txt", '\ufeffone "quoted\r\n\n   \n two, three\tfour \nlast\u2028still last')
         assert rows(path) == ['one "quoted', " two, three\tfour ", "last\u2028still last"]
+        path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n\\Nope\t\\N\n\\N\tsea\n')  # \N is the null of databases
+        found = [Document("0", '"open', {"topic": '"a"b'}), Document("1", r"\Nope", {"topic": ""})]
+        assert [*islice(Source(path), 2)] == found
+        assert rows(path)[2] == 4
         for name in ("a.csv", "a.tsv", "a.jsonl", "a.txt"):
             for content in ("", "\ufeff", "\n\n" if name != "a.csv" else "text,topic\n"):
                 assert rows(write(name, content)) == []
 
-    def test_tsv_takes_quotes_literally_and_the_null_of_databases_as_empty(self, write: Write) -> None:
-        path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n\\Nope\t\\N\n\\N\tsea\n')
-        found = [Document("0", '"open', {"topic": '"a"b'}), Document("1", r"\Nope", {"topic": ""})]
-        assert [*islice(Source(path), 2)] == found
-        assert rows(path)[2] == 4
-
-    @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.parquet.gz"])
-    def test_an_unknown_ending_is_refused_with_the_endings_that_work(self, write: Write, name: str) -> None:
-        path = write(name, "text\none\n")
-        with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.parquet, .*\.csv\.gz; unpack"):
-            Source(path)
-
-    def test_a_file_that_cannot_be_read_is_refused_by_path(self, write: Write, tmp_path: Path) -> None:
-        with pytest.raises(InvalidRequest, match=r"missing\.csv"):
-            Source(tmp_path / "missing.csv")
+    def test_a_file_of_no_known_kind_or_that_cannot_be_read_is_refused_by_path(self, write: Write) -> None:
+        for name in ("a.xlsx", "a", "a.parquet.gz"):
+            path = write(name, "text\none\n")
+            with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.parquet, .*\.csv\.gz; unpack"):
+                Source(path)
         source = Source(path := write("a.csv", "text\none\n"))
         path.unlink()
-        with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read"):
-            list(source)
+        for use in (lambda: Source(path), lambda: list(source)):
+            with pytest.raises(InvalidRequest, match=r"a\.csv"):
+                use()
         if Path("/proc/self/mem").exists():  # the first byte of this file cannot be read
             path.symlink_to("/proc/self/mem")
             with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read \("):
                 list(source)
 
 
+#: Tables, the columns to use, and the first document.
+FIRST: list[tuple[str, dict[str, Any], Document]] = [
+    ("title,text\na,b\n", {}, Document("0", "b", {"title": "a"})),
+    ("quote\na\n", {}, Document("0", "a", {})),
+    ("id,quote\na,b\n", {}, Document("a", "b", {})),
+    ("a;b\tc,text\nd,e\n", {}, Document("0", "e", {"a;b\tc": "d"})),
+    ("key,title,body\nk,a,b\n", {"text_column": "body", "id_column": "key"}, Document("k", "b", {"title": "a"})),
+    ("key,body\nk,b\n", {"text_column": "key", "id_column": "key"}, Document("k", "k", {"body": "b"})),
+    ("id,score\nk,one\n", {"text_column": "id", "id_column": "score"}, Document("one", "k", {})),
+    ("_id,text\na,b\n", {}, Document("a", "b", {})),
+    ("_id,id,text\na,b,c\n", {}, Document("b", "c", {"_id": "a"})),
+    ("_id,key,text\na,b,c\n", {"id_column": "key"}, Document("b", "c", {"_id": "a"})),
+    (",_id,text\na,b,c\n", {"id_column": ""}, Document("a", "c", {"_id": "b"})),
+    ("key,text\na,b\n", {"reserved": frozenset({"text"})}, Document("0", "b", {"key": "a"})),
+]
+
+
 class TestColumns:
-    @pytest.mark.parametrize(
-        ("header", "text"),
-        [
-            *(("title,text,body", 1), ("quote", 0), ("id,quote", 1)),
-            *(("a;b\tc,text", 1), ("id", None), ("Text,Title", None), ("headline,topic,id", None)),
-            (",".join("abcdefghij"), None),  # a message lists ten columns
-        ],
-    )
-    def test_the_text_column_is_found_or_must_be_named(self, write: Write, header: str, text: int | None) -> None:
-        path = write("a.csv", f"{header}\n{header}\n")
-        names = header.split(",")
-        if text is not None:
-            assert rows(path) == [names[text]]
-        else:
-            columns = ", ".join(f'"{name}"' for name in names)
+    def test_the_text_and_the_id_are_the_named_or_usual_columns(self, write: Write) -> None:
+        for content, columns, found in FIRST:
+            source = Source(write("a.csv", content), **columns)
+            assert [*source] == [found]
+            assert source.ids_are_positions is (found.id == "0")
+
+    def test_a_column_that_must_be_named_does_not_exist_or_has_a_reserved_name_is_refused(self, write: Write) -> None:
+        for header in ("id", "Text,Title", "headline,topic,id", ",".join("abcdefghij")):  # a message lists ten columns
+            columns = ", ".join(f'"{name}"' for name in header.split(","))
             with pytest.raises(InvalidRequest, match=re.escape(f"its first line has the columns {columns}; name the")):
-                rows(path)
-
-    def test_named_columns_are_used_and_left_out_of_the_fields(self, write: Write) -> None:
-        path = write("a.csv", "key,title,body\nk1,one,two\n")
-        assert list(Source(path, "body", "key")) == [Document("k1", "two", {"title": "one"})]
-        assert next(iter(Source(path, "key", "key"))).fields == {"title": "one", "body": "two"}
-        for columns in ({"text_column": "headline"}, {"id_column": "headline"}):
+                rows(write("a.csv", f"{header}\n{header}\n"))
+        for named in ("text_column", "id_column"):
             with pytest.raises(InvalidRequest, match='no column is called "headline"; there are "key", "title"'):
-                rows(path, **columns)
-
-    def test_a_column_with_a_reserved_name_is_a_text_an_id_or_refused(self, write: Write) -> None:
-        for header, columns, taken in (
+                rows(write("a.csv", "key,title\na,b\n"), **{named: "headline"})
+        for header, columns_given, taken in (
             ("text,score", {}, "score"),
             ("text,title", {"text_column": "title"}, "text"),
             ("id,key,text", {"id_column": "key"}, "id"),
         ):
             path = write("a.csv", f"{header}\n{header}\n")
-            assert f'"{taken}"' in refusal(path, **columns)
-            assert len(rows(path, **columns, reserved=frozenset())) == 1  # allowed if documents never become hits
-        path = write("b.csv", "id,score\nk,one\n")
-        assert list(Source(path, text_column="id", id_column="score")) == [Document("one", "k", {})]
+            assert f'"{taken}"' in refusal(path, **columns_given)
+            assert len(rows(path, **columns_given, reserved=frozenset())) == 1  # allowed if documents never become hits
+        names = ",".join(f"c{n}" for n in range(200_000))
+        assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
+        assert 'more than one column is called "text"' in refusal(write("a.csv", f"text,{names},text\n"))
 
     def test_ids_become_strings_and_missing_ids_are_positions(self, write: Write) -> None:
         path = write("a.jsonl", '{"id":7,"text":"one"}\n{"id":"x","text":"two"}\n{"id":0,"text":"three"}\n')
@@ -171,23 +171,6 @@ class TestColumns:
         # If a bad row is corrected later, the ids of other rows stay.
         found = [row for row in Source(write("a.txt", b"one\n\n\xff\ntwo\n")).rows() if isinstance(row, Document)]
         assert [(row.id, row.text) for row in found] == [("0", "one"), ("2", "two")]
-
-    def test_the_id_is_the_named_column_else_id_else_underscore_id(self, write: Write) -> None:
-        for content, id_column, found in (
-            ("_id,text\na,b\n", None, Document("a", "b", {})),
-            ("_id,id,text\na,b,c\n", None, Document("b", "c", {"_id": "a"})),
-            ("_id,key,text\na,b,c\n", "key", Document("b", "c", {"_id": "a"})),
-            (",_id,text\na,b,c\n", "", Document("a", "c", {"_id": "b"})),
-            ("key,text\na,b\n", None, Document("0", "b", {"key": "a"})),
-        ):
-            source = Source(write("a.csv", content), id_column=id_column)
-            assert [*source] == [found]
-            assert source.ids_are_positions is (found.id == "0")
-
-    def test_a_table_with_very_many_columns_is_read(self, write: Write) -> None:
-        names = ",".join(f"c{n}" for n in range(200_000))
-        assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
-        assert 'more than one column is called "text"' in refusal(write("a.csv", f"text,{names},text\n"))
 
 
 #: Bad rows: the file's name and content, the text of each document and the number of each bad row, and words of the
@@ -239,9 +222,8 @@ class TestBadRows:
         with pytest.raises(BadDocument, match=rf"{re.escape(str(path))}, (?=line ).*{re.escape(words)}"):
             next(documents)
 
-    @pytest.mark.parametrize(
-        ("name", "content", "part"),
-        [
+    def test_a_file_that_is_bad_as_a_whole_is_refused(self, write: Write) -> None:
+        for name, content, part in (
             ("a.tsv", "nr;text\n1;one\n", "by tabs in a .tsv"),
             ("a.csv", "text,topic,topic\n1,2,3\n", 'more than one column is called "topic"'),
             ("a.csv", 'text,n\none,1\n"two,2\nthree,3', "line 3: a quote is not closed: close it, double each quote"),
@@ -252,10 +234,8 @@ class TestBadRows:
                 "rain\n".encode("utf-16"),
                 "line 1: there is a NUL byte; the file must be UTF-8 text, not UTF-16",
             ),
-        ],
-    )
-    def test_the_reason_of_a_refusal_is_named(self, write: Write, name: str, content: str | bytes, part: str) -> None:
-        assert part in refusal(write(name, content))
+        ):
+            assert part in refusal(write(name, content))
 
     def test_bad_rows_are_counted_shown_and_saved(self, tmp_path: Path) -> None:
         path, bad_rows = tmp_path / "bad-rows.jsonl", [BadRow(n, f"a.txt, line {n}: it is empty") for n in range(2, 15)]

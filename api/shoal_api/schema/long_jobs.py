@@ -10,8 +10,6 @@ from shoal_api.schema.body import Body, ChunkOverlap, ChunkTokens, Dimensions, N
 from shoal_api.schema.requests import TextOptions
 from shoal_api.schema.responses import ANY_FORMAT, SUBMITTED_HEADERS, JobResult, JobState, JobStatus, described
 
-_ID = "05994f8ba4d8bac6959289ef"
-
 
 class SourceFields(Body):
     """The columns of a source."""
@@ -67,34 +65,9 @@ class FilePath(BaseModel):
     name: Path = Field(description="Name of a file in `manifest.json`")
 
 
-_LONG_JOB = {
-    "id": _ID,
-    "kind": "embed_file",
-    "status": "running",
-    "arguments": {"source": "news.jsonl", "out": "jobs/2f6d1c8e03b7/0b6c7f2a9d1e-05994f8ba4d8bac6959289ef/vectors"},
-    "submitted_at": 1790000000.5,
-    "started_at": 1790000000.7,
-    "ended_at": None,
-    "progress": {
-        "rows": 31744,
-        "num_bad": 1,
-        "first_bad": ["news.jsonl, line 17: the text is empty"],
-        "fraction": 0.43,
-        "step": "embedding",
-        "rows_per_s": 912.5,
-        "eta_s": 46.7,
-    },
-    "result": None,
-    "error": None,
-    "worker": "5d0c1f7be2a4",
-    "note": None,
-}
-
-
 class LongJob(BaseModel):
     """A long job. Times are in Unix seconds. docs/http.md describes its `progress` and `error`."""
 
-    model_config = described(example=_LONG_JOB)
     id: str
     kind: str = Field(description="`embed_file`, `build_index` or `manage_index`")
     status: Status
@@ -122,7 +95,7 @@ class LongJobSubmitted(LongJobState):
 
     model_config = described(
         answer_headers=SUBMITTED_HEADERS,
-        example={"id": _ID, "status": "queued", "note": None},
+        example={"id": "05994f8ba4d8bac6959289ef", "status": "queued", "note": None},
     )
 
 

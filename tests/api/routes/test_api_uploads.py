@@ -171,10 +171,10 @@ def test_a_deletion_leaves_nothing_of_its_job_whatever_happens_meanwhile(
     place, folder = finished()
     assert (folder / "news.csv").read_bytes() == CONTENT
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(shutil, "rmtree", Mock(side_effect=PermissionError(13, "Permission denied")))
         code, message = error_of(api.delete(place), 500)
-    assert (code, "not all of its files" in message, str(folder) in message) == ("internal", True, False)
-    assert f"{folder} is left of a deleted job" in caplog.text
+    assert (code, "cannot be written" in message, str(folder) in message) == ("internal", True, False)
+    assert f"{folder} cannot be written (Permission denied)" in caplog.text
     assert error_of(api.delete(place), 404)[0] == "unknown_job"
     os.utime(folder, (0, 0))
     submitted(upload(api))

@@ -127,11 +127,6 @@ class OpenIndexes(Mapping[str, Index]):
         return len(self._served)
 
     @property
-    def num_open(self) -> int:
-        """The number of indexes that are open."""
-        return sum(served.opened is not None for served in self._served.values())
-
-    @property
     def errors(self) -> dict[str, str]:
         """The messages that say why an index's current version or changes are not served, keyed by index name."""
         faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
