@@ -55,10 +55,7 @@ _DIVIDED = re.compile(r"(?<=[^\W\d_])-\n(?=[^\W\d_A-Z])")
 
 
 def decode(data: bytes, may_declare: bool = False) -> str:
-    """Return the text of a file. The byte order mark, or else a declaration, gives the encoding. The default is UTF-8.
-
-    Raises UnreadableFile for an unknown encoding, for bytes that the encoding does not allow, and for NUL.
-    """
+    """Return the text of a file. Its byte order mark or declaration gives the encoding. Raises UnreadableFile."""
     mark = next(filter(data.startswith, _BYTE_ORDER_MARKS), b"")
     encoding = _BYTE_ORDER_MARKS.get(mark, "utf-8")
     declared = _DECLARED.search(data[:DECLARED_BYTES]) if may_declare and not mark else None
@@ -114,10 +111,7 @@ def _element_text(root: Any) -> str:
 
 
 def extract_markdown(data: bytes) -> Extracted:
-    """Return the text of a file without front matter and comments, and its title, from the front matter or a heading.
-
-    Raises UnreadableFile.
-    """
+    """Return the text of a file without front matter and comments, and its title. Raises UnreadableFile."""
     text, front = decode(data).replace("\r\n", "\n"), ""
     if text.startswith("---\n") and (end := text.find("\n---\n", 3)) >= 0:
         front, text = text[4:end], text[end + 5 :]

@@ -19,10 +19,7 @@ MAX_MEMORY_BYTES = 2**30
 
 
 def read_parquet(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield the rows with their numbers. Needs memory for a page of each column and a batch of rows.
-
-    Raises BadDocument, or MissingExtra without pyarrow.
-    """
+    """Yield the rows with their numbers. Raises BadDocument, or MissingExtra without pyarrow."""
     try:
         import pyarrow
         import pyarrow.compute  # loaded now, because it cannot be loaded when memory is short

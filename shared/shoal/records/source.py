@@ -54,13 +54,11 @@ class Source:
     `path` is a file or folder on this machine. The ending of its name says the format. Without `text_column` the text
     is the column "text", else the only column besides the id. Without `id_column` the id is the first column of
     `USUAL_ID_COLUMNS` that exists, else the position of the record, counted from 0. No other column may have one of the
-    `reserved` names. The `rules` say which paths are allowed.
+    `reserved` names. The `rules` say which paths are allowed. Once a row has been read, `ids_are_positions` is True if
+    the ids are positions.
 
-    Once a row has been read, `ids_are_positions` is True if the ids are positions.
-
-    The constructor raises InvalidRequest if the file does not exist or its format is unknown, and for a URL. Iterating
-    raises InvalidRequest for a column that cannot be used, BadDocument or InvalidRequest for a file that cannot be
-    read, PathNotAllowed, and MissingExtra.
+    The constructor raises InvalidRequest for a path that cannot be a source. Iterating raises InvalidRequest,
+    BadDocument, PathNotAllowed and MissingExtra.
     """
 
     def __init__(
@@ -119,10 +117,7 @@ class Source:
         return f"{self.label.path}/{document_id}" if self.is_folder else self.label.path
 
     def rows(self, waiting: Callable[[], object] = lambda: None) -> Generator[Document | BadRow]:
-        """Yield a document or a bad row for each row that is not blank, in order.
-
-        `waiting` is called often while a row takes long, and may raise an error, which ends the iteration.
-        """
+        """Yield a document or a bad row for each row that is not blank; call `waiting`, which may raise, often."""
         columns: DocumentColumns | None = None
         with closing(self._records(waiting)) as records:
             for position, (number, record) in enumerate(records):
@@ -137,10 +132,7 @@ class Source:
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
-        """Return `name`, `size_bytes`, `modified` and `sha256`. At least one of them differs if the source has changed.
-
-        `modified` is in nanoseconds. The hash covers the first MiB of a file. Raises the errors of an iteration.
-        """
+        """Return `name`, `size_bytes`, `modified` and `sha256`, which differ if the source has changed."""
         if self.is_folder:
             return folder_fingerprint(Path(self.path), self._rules)
         with open_file(self.path, self._rules) as file:

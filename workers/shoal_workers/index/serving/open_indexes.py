@@ -166,10 +166,7 @@ class OpenIndexes(Mapping[str, Index]):
         self._replaced = [version for name, version in before.items() if self._served.get(name) is not version]
 
     def follow(self) -> None:
-        """Apply the newest changes to all open versions.
-
-        An index with new changes is opened if it is not open, so that its description includes them.
-        """
+        """Apply the newest changes to all open versions, and open the other versions that have new changes."""
         served = list(self._served.values())
         positions = self._opener.follow([(version.name, index) for version in served if (index := version.opened)])
         for version in served:
@@ -256,10 +253,7 @@ class OpenIndexes(Mapping[str, Index]):
         return failure
 
     def _open(self, name: str, folder: Path) -> Index:
-        """Open a served version with its changes; if it cannot be searched, note the failure.
-
-        Raises the error of opening, for clients.
-        """
+        """Open a served version with its changes; if it cannot be searched, note the failure. Raises it for clients."""
         try:
             return self._opener.open_with_changes(name, folder)
         except ShoalError as error:
@@ -274,10 +268,7 @@ class OpenIndexes(Mapping[str, Index]):
 
 
 def find_index(indexes: Mapping[str, Index], name: str) -> "Future[Index]":
-    """Return the future of an index by its name; the index is opened if it is not open.
-
-    Raises UnknownIndex, and the errors of `OpenIndexes.find`.
-    """
+    """Return the future of an index by its name. Raises UnknownIndex, and the errors of `OpenIndexes.find`."""
     opened = Future[Index]()
     try:
         if isinstance(indexes, OpenIndexes):

@@ -38,10 +38,7 @@ class VersionOpener:
         self._is_away = False
 
     def open(self, name: str, folder: Path) -> Index:
-        """Open a version without later changes, and read the files that its first search would otherwise wait for.
-
-        Raises IndexCorrupt and IndexMismatch.
-        """
+        """Open a version without later changes, ready for searches. Raises IndexCorrupt and IndexMismatch."""
         started = time.perf_counter()
         index = open_version(folder, self._threads, self._password)
         check_model(folder, index.manifest, self.model)
@@ -62,10 +59,9 @@ class VersionOpener:
         return index
 
     def follow(self, opened: Sequence[tuple[str, Index]]) -> dict[str, str] | None:
-        """Apply the newest changes in the logs of these indexes, each given with its name.
+        """Apply the newest changes to these indexes, each given with its name.
 
-        Return the last position of each log, keyed by the name of its index. While Redis cannot be reached, change
-        nothing and return None.
+        Return the last position of each log, keyed by the name of its index, or None while Redis cannot be reached.
         """
         if not self._log:
             return None

@@ -47,10 +47,7 @@ RESTART_AFTER_S = 10.0
 
 
 def check_store(settings: Settings) -> None:
-    """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted.
-
-    The check runs in a separate process, because the packages of a store take memory.
-    """
+    """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted."""
     if settings.index_store:
         run_store_process(settings, "check")
 
@@ -61,8 +58,7 @@ def upload_index(
     """Upload the index in `folder` to the store; return False if the store is not for this index.
 
     The store is for indexes in `index_home`. `store.upload` describes `is_anew`. `report` is called often, and may
-    raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of the index then
-    completes this one.
+    raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt.
     """
     if not settings.index_store or folder.absolute().parent.resolve() != settings.index_home_folder.resolve():
         return False
@@ -145,10 +141,7 @@ def main(parent: str, max_silence_s: str, command: str, *names: str) -> int:
 
 @contextmanager
 def kept_copies(settings: Settings) -> Iterator[None]:
-    """Keep the copies of the store's indexes up to date while the context lasts; do nothing without a store.
-
-    Raises FileError if the folder for the copies cannot be made.
-    """
+    """Keep the copies of the store's indexes up to date; do nothing without a store. Raises FileError."""
     if not settings.index_store:
         yield
         return
