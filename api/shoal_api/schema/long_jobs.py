@@ -65,9 +65,34 @@ class FilePath(BaseModel):
     name: Path = Field(description="Name of a file in `manifest.json`")
 
 
+_LONG_JOB = {
+    "id": "05994f8ba4d8bac6959289ef",
+    "kind": "embed_file",
+    "status": "running",
+    "arguments": {"source": "news.jsonl", "out": "jobs/2f6d1c8e03b7/0b6c7f2a9d1e-05994f8ba4d8bac6959289ef/vectors"},
+    "submitted_at": 1790000000.5,
+    "started_at": 1790000000.7,
+    "ended_at": None,
+    "progress": {
+        "rows": 31744,
+        "num_bad": 1,
+        "first_bad": ["news.jsonl, line 17: the text is empty"],
+        "fraction": 0.43,
+        "step": "embedding",
+        "rows_per_s": 912.5,
+        "eta_s": 46.7,
+    },
+    "result": None,
+    "error": None,
+    "worker": "5d0c1f7be2a4",
+    "note": None,
+}
+
+
 class LongJob(BaseModel):
     """A long job. Times are in Unix seconds. docs/http.md describes its `progress` and `error`."""
 
+    model_config = described(example=_LONG_JOB)
     id: str
     kind: str = Field(description="`embed_file`, `build_index` or `manage_index`")
     status: Status

@@ -1,10 +1,8 @@
 """The indexes of a worker: it serves published versions, forgets other versions, and keeps a version after an error."""
 
 import json
-import math
 import os
 import re
-import resource
 import shutil
 import sys
 import time
@@ -269,23 +267,6 @@ def test_a_version_is_withdrawn_until_its_files_are_right_again(
     indexes.check_files(2 * RETRY_AFTER_S)
     assert indexes["news"].files.is_done
     assert versions(indexes)["news"] == "v1"
-
-
-def test_a_worker_with_too_few_files_does_not_take_a_copy_for_damaged(news: Serving) -> None:
-    with served_in(news.folder, news.encoder.model, are_copies=True) as indexes:
-        indexes.look(0)
-        limits, lowest_free = resource.getrlimit(resource.RLIMIT_NOFILE), os.open(os.devnull, os.O_RDONLY)
-        os.close(lowest_free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 3, limits[1]))
-        try:
-            with pytest.raises(IndexCorrupt, match="Too many open files"):
-                indexes.find("news").result()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert (news.v1 / MANIFEST).exists()
-        overwrite(news.v1 / DOCUMENTS)
-        indexes.check_files(math.inf)
-        assert not (news.v1 / MANIFEST).exists()
 
 
 def test_a_file_that_cannot_be_read_withdraws_nothing(opened: Serving) -> None:

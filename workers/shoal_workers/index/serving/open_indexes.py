@@ -1,6 +1,5 @@
 """The indexes that a worker serves: opened when they are searched, and switched to new versions as they appear."""
 
-import errno
 import logging
 import os
 import random
@@ -17,13 +16,12 @@ from typing import Any, Self
 
 from shoal.changes.change_log import START, ChangeLog
 from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt, Overloaded, ShoalError, Unavailable, UnknownIndex
+from shoal.errors import Overloaded, ShoalError, Unavailable, UnknownIndex
 from shoal.index_folder import CURRENT
 from shoal.settings import Settings
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.serving.served_version import Failure, ServedVersion, description_of, without_folder
 from shoal_workers.index.serving.version_opener import VersionOpener
-from shoal_workers.index.store.local_copies import report_damage
 from shoal_workers.index.store.store import is_index_name
 from shoal_workers.index.vectors.exact_search import SearchThreads
 from shoal_workers.model.model import Model
@@ -49,9 +47,6 @@ MAX_OPENED_TOGETHER = 2
 #: Errors of a Redis that cannot be used, which has the changes of versions.
 NO_REDIS = (Unavailable, Overloaded)
 
-#: Errors of a process that is out of files or memory. They do not mean that a version is damaged.
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
 
 class OpenIndexes(Mapping[str, Index]):
     """The indexes that a worker serves, by name, each in its served version. Thread-safe.
@@ -60,8 +55,8 @@ class OpenIndexes(Mapping[str, Index]):
     thread when it is searched. An index in `folders` is opened at the start, and a version that replaces another one is
     opened before it is served. Before a version is searched, all changes in `change_log` that came after its build are
     applied. A search ends with the version that it began with, and the memory of an old version is freed after that.
-    Large searches are divided among `threads`. With `are_copies`, the indexes in `home` are copies from a store, and a
-    damaged copy is made again. `engine_password` opens the vector engines. `stopping` is set when the worker ends.
+    Large searches are divided among `threads`. `engine_password` opens the vector engines. `stopping` is set when the
+    worker ends.
     """
 
     def __init__(
@@ -71,10 +66,9 @@ class OpenIndexes(Mapping[str, Index]):
         model: Model,
         threads: int = 1,
         change_log: ChangeLog | None = None,
-        are_copies: bool = False,
         engine_password: str = "",
     ):
-        self._folders, self._home, self._are_copies = folders, home, are_copies
+        self._folders, self._home = folders, home
         self._threads = SearchThreads(threads)
         self._opener = VersionOpener(model, self._threads, change_log, engine_password)
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
@@ -98,8 +92,7 @@ class OpenIndexes(Mapping[str, Index]):
         IndexNotFound, IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders = settings.index_folders()
-        are_copies, password = bool(settings.index_store), settings.engine_password
-        indexes = cls(folders, settings.served_folder, model, threads, change_log, are_copies, password)
+        indexes = cls(folders, settings.served_folder, model, threads, change_log, settings.engine_password)
         stopping = stopping or Event()
         while True:
             indexes.look(time.monotonic())
@@ -247,9 +240,6 @@ class OpenIndexes(Mapping[str, Index]):
         failure = Failure(without_folder(error, name, folder), version, retry_at)
         if not former or former.error.message != failure.error.message:
             log.warning("index %s: %s", name, error.message)
-        is_damaged = isinstance(error, IndexCorrupt) and getattr(error.__cause__, "errno", None) not in _SHORTAGES
-        if self._are_copies and name not in self._folders and version and is_damaged:
-            report_damage(version)
         return failure
 
     def _open(self, name: str, folder: Path) -> Index:

@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from shoal.errors import DiskFull, FileError, IndexCorrupt, IndexNotFound, ShoalError
@@ -27,15 +26,11 @@ DOWNLOAD = ".download-"
 #: Number of versions that stay: the current one, to which workers may still be switching, and the version before it.
 NUM_KEPT = 2
 
-#: Seconds after which a version is copied again: after a failure; after a wrong file, because each attempt costs a
-#: download; and after a complete copy, if a worker then finds the copy damaged and removes its manifest.
-RETRY_AFTER_S, WRONG_RETRY_AFTER_S, DAMAGED_RETRY_AFTER_S = 10.0, 600.0, 3_600.0
+#: Seconds after which a version is tried again after a failure, and after a wrong file, because that costs a download.
+RETRY_AFTER_S, WRONG_RETRY_AFTER_S = 10.0, 600.0
 
 #: The remedy for a damaged store, in messages.
 _REMEDY = "run `shoal index upload` with the index's name where it was built"
-
-#: Seconds from when an index is missing from the store until its local copy is removed.
-GONE_AFTER_S = 60.0
 
 
 class Copies:
@@ -50,7 +45,6 @@ class Copies:
         self._folder = folder
         self.faults: dict[str, str] = {}
         self._retry_at: dict[str, tuple[str | None, float]] = {}
-        self._gone_since: dict[str, float] = {}
 
     def look(self, now: float) -> None:
         """Make the copies equal to the indexes in the store. `now` is on the monotonic clock.
@@ -70,15 +64,13 @@ class Copies:
         version = None
         try:
             if (version := self._current(name)) is None:
-                self._remove_if_gone(name, now)
+                self._remove(name)
             else:
-                self._gone_since.pop(name, None)
                 tried, retry_at = self._retry_at.get(name, (None, 0.0))
                 if tried == version and now < retry_at:
                     return
                 self._retry_at.pop(name, None)
-                if self._update(self._folder / name, version):
-                    self._retry_at[name] = version, now + DAMAGED_RETRY_AFTER_S
+                self._update(self._folder / name, version)
             self.faults.pop(name, None)
         except ShoalError as error:
             if self.faults.get(name) != error.message:
@@ -97,21 +89,18 @@ class Copies:
             raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
         return text[:-1]
 
-    def _remove_if_gone(self, name: str, now: float) -> None:
-        """Remove the copy of an index that has been missing from the store for `GONE_AFTER_S`."""
-        if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
-            return
-        self._gone_since.pop(name)
+    def _remove(self, name: str) -> None:
+        """Remove the copy of an index that the store does not have."""
         if (self._folder / name).exists():
             (self._folder / name / CURRENT).unlink(missing_ok=True)
             shutil.rmtree(self._folder / name, ignore_errors=True)
             log.info("index %s: its copy is removed, as the store has no such index", name)
 
-    def _update(self, folder: Path, version: str) -> bool:
-        """Switch a copy to a version, which is downloaded if it is missing; return True if it was downloaded."""
+    def _update(self, folder: Path, version: str) -> None:
+        """Switch a copy to a version, which is downloaded if it is missing."""
         is_there = (folder / version / MANIFEST).is_file()
         if is_there and version == current_name(folder):
-            return False
+            return
         try:
             if not is_there:
                 self._download(folder, version)
@@ -126,7 +115,6 @@ class Copies:
             for scratch in folder.glob(f"{DOWNLOAD}*"):
                 shutil.rmtree(scratch, ignore_errors=True)
         log.info("index %s: version %s is copied from the store", folder.name, version)
-        return not is_there
 
     def _download(self, folder: Path, version: str) -> None:
         """Copy a version into a folder of its own, compare its files with their checksums, and rename the folder."""
@@ -171,9 +159,3 @@ class Copies:
                 f"{shown(path)} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): it is tried again "
                 f"later; if that stays so, {_REMEDY}"
             )
-
-
-def report_damage(version: Path) -> None:
-    """Remove the manifest of a damaged version, so that it counts as incomplete and is copied from the store again."""
-    with suppress(OSError):
-        (version / MANIFEST).unlink()
