@@ -138,9 +138,7 @@ class LongJobs(Closing):
                 ids = [job_id for name in names if JOB_ID.fullmatch(job_id := name.decode(errors="replace"))]
                 jobs = dict(zip(ids, self._job_class.fetch_many(ids, self._connection), strict=True))
                 found += [job.describe() for job in jobs.values() if job]
-                unread = [job_id for job_id, job in jobs.items() if job is None]
-                gone = [job_id for job_id in unread if not self._connection.exists(self._job_class.key_for(job_id))]
-                if gone:
+                if gone := [job_id for job_id, job in jobs.items() if job is None]:
                     self._connection.zrem(key, *gone)
                 first += len(names) - len(gone)
                 if len(names) < CHUNK:
