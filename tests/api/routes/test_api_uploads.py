@@ -441,7 +441,7 @@ class TestServer:
     def test_a_client_that_waits_to_send_a_refused_body_is_not_asked_for_it(self, server: ApiProcess) -> None:
         for path, num_bytes, answer in (
             (UPLOAD, 10, b"HTTP/1.1 100 "),
-            (f"{UPLOAD}&format=pickle", 10**6, b"HTTP/1.1 422 "),
+            ("/v1/bulk?name=.news.csv", 10**6, b"HTTP/1.1 422 "),
             ("/embed", 10**9, b"HTTP/1.1 413 "),
             ("/nowhere", 10, b"HTTP/1.1 404 "),
         ):
