@@ -37,7 +37,7 @@ DEFAULT_MODEL = ROOT / "default-model.txt"
 PARTS: dict[str, tuple[list[str], list[str]]] = {
     "serve": (["api", "workers", "jobs", "embedded", "http"], []),
     "export": (["export"], []),
-    "test": (["documents", "http", "parquet", "pgvector", "qdrant", "tracing", "zstd"], ["test"]),
+    "test": (["documents", "http", "parquet", "pgvector", "qdrant", "tracing"], ["test"]),
     "lint": ([], ["lint"]),
     "bench": ([], ["bench"]),
     "clients": ([], ["clients"]),

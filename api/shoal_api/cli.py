@@ -32,7 +32,6 @@ from shoal_api.access import api_keys
     "max_uploads_mb",
     "max_results_mb",
     "max_long_jobs_per_client",
-    "private_hosts",
     "api_keys_file",
     "allow_anonymous",
     "cors_origins",

@@ -67,10 +67,6 @@ class PathNotAllowed(ShoalError):
     """Error raised when a long job names a file or folder that is not below a configured root."""
 
 
-class AddressNotAllowed(ShoalError):
-    """Error raised when a webhook leads into a private network, and the settings do not allow its host."""
-
-
 class RateLimited(ShoalError):
     """Error raised when an API key has exceeded its rate. The key may be used again after `retry_after_s`."""
 
@@ -108,7 +104,7 @@ class Cancelled(ShoalError):
 
 
 class JobNotEnded(ShoalError):
-    """Error raised when a request deletes a long job that waits, runs or is paused."""
+    """Error raised when a request deletes a long job that waits or runs."""
 
 
 class Expired(ShoalError):

@@ -194,8 +194,6 @@ class Settings:
     max_long_jobs_per_client: int = _setting(
         100, "Maximum number of unfinished long jobs of a client over HTTP; more are refused as overloaded.", 1
     )
-    private_hosts: str = _setting("", "Hosts in private networks that webhooks may name, separated by commas.")
-    webhook_secret: str = _setting("", "Secret with which webhooks are signed; none: they are not signed.")
 
     workers: int = _setting(1, "Worker processes that `shoal serve` starts.", 0)
     home: str = _setting("~/.shoal", "Folder for prepared models, the embedded Redis's data, and logs.")
@@ -322,10 +320,6 @@ class Settings:
         if urls := [part for part in parts if "://" in part]:
             raise BadSetting(f"roots has {excerpt(urls[0])}: it takes folders, because a long job reads no URL")
         return [_absolute("roots", part) for part in parts] or [self.home_folder / "files"]
-
-    def private_host_names(self) -> frozenset[str]:
-        """Return the hosts in `private_hosts`, in lower case."""
-        return frozenset(name.lower() for name in _parts(self.private_hosts))
 
     def index_folders(self) -> dict[str, Path]:
         """Return the absolute folder of each index in `indexes` by its name, or by `default` if it has no name."""

@@ -188,13 +188,12 @@ def use_long_jobs(url: str) -> None:
     with LongJobs(Settings(redis_url=url)) as jobs:
         first, second = (jobs.submit("embed_file", {"n": n}, idempotency_key=str(n)) for n in range(2))
         assert jobs.submit("embed_file", {"n": 1}, idempotency_key="1") == second
-        statuses = [jobs.pause(first), jobs.resume(first), jobs.cancel(first), jobs.retry(first)]
-        assert statuses == ["paused", "queued", "cancelled", "queued"]
+        assert [jobs.cancel(first), jobs.retry(first)] == ["cancelled", "queued"]
         with connect(url) as connection:
             connection.hset(f"rq:job:{second}", "status", "finished")
         assert jobs.status(second).result is None
         with pytest.raises(InvalidRequest):
-            jobs.pause(second)
+            jobs.retry(second)
         assert len(jobs.list()) == 2
         with connect(url) as connection:
             connection.delete(f"rq:job:{second}")
@@ -331,10 +330,10 @@ def test_the_runner_has_all_permissions_that_it_needs(place: Place, tmp_path: Pa
     ):
         names = {name: jobs.submit(name, {"folder": str(tmp_path), "rows": 3}) for name in ("count", "fail")}
         wait_until(lambda: jobs.status(names["count"]).status == "running")
-        jobs.pause(names["count"])
-        wait_until(lambda: jobs.status(names["count"]).status == "paused")
+        jobs.cancel(names["count"])
+        wait_until(lambda: jobs.status(names["count"]).status == "cancelled")
         wait_until(lambda: jobs.status(names["fail"]).status == "failed")
-        jobs.resume(names["count"])
+        jobs.retry(names["count"])
         (tmp_path / "go").write_text("3")
         wait_until(lambda: jobs.status(names["count"]).status == "done")
         again = jobs.submit("recover", {"folder": str(tmp_path), "times": 1, "dies": True})

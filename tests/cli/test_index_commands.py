@@ -130,7 +130,7 @@ def test_changes_of_the_index_are_folded_in(shoal: CliRunner, source: Path, tmp_
     assert queue.redis.xlen(queue.keys.changes("news")) == 0  # no version needs these changes
     again = succeed(shoal.invoke(main, [*build, "--name", "news"]))
     assert f"news: unchanged: version {current_version(tmp_path / 'news').name} stays" in again
-    for time, count in (("1700000001", 101), ("2027-01-15T08:00:00+00:00", 101), ("20270116", 100)):
+    for time, count in (("1700000001", 101), ("1800000000", 101), ("1800000000.5", 100)):
         out = ["--full", "--out", str(tmp_path / "news")]
         said = succeed(shoal.invoke(main, [*build, *out, "--drop-changes-before", time]))
         assert f"{count} documents, " in said
@@ -140,7 +140,7 @@ def test_changes_of_the_index_are_folded_in(shoal: CliRunner, source: Path, tmp_
         assert queue.broker.execute("HGET", queue.keys.changed, "news").split()[1:4:2] == [b"4", num_folded]
     result = shoal.invoke(main, [*build, "--name", "news", "--drop-changes-before", "yesterday"])
     assert result.exit_code == 2
-    assert '"yesterday" is not a time: write it like 2026-11-22T03:00, or in Unix seconds' in result.stderr
+    assert "'yesterday' is not a valid float" in result.stderr
 
 
 def test_an_index_migrates_to_other_settings_in_this_process_and_back_to_the_pool(

@@ -52,40 +52,36 @@ def test_a_failed_job_is_shown_with_its_error_and_the_rows_it_left_out(capsys: p
     assert capsys.readouterr().out.splitlines() == [*said, "left out: row 1: empty", "left out: 6 more rows"]
 
 
-def test_a_job_is_paused_resumed_retried_and_deleted(shoal: CliRunner, client: Client, tmp_path: Path) -> None:
+def test_a_job_is_cancelled_retried_and_deleted(shoal: CliRunner, client: Client, tmp_path: Path) -> None:
     job_id = client.bulk(tmp_path / "news.csv", tmp_path / "vectors").id
-    for command, status in (("pause", "paused"), ("resume", "queued"), ("cancel", "cancelled"), ("retry", "queued")):
+    for command, status in (("cancel", "cancelled"), ("retry", "queued")):
         assert succeed(shoal.invoke(main, ["job", command, job_id])) == f"{job_id} is {status}\n"
-        assert ("(waiting: 0 rows)" in succeed(shoal.invoke(main, ["job", "list"]))) == (status == "paused")
     assert job_id in fail(shoal.invoke(main, ["job", "retry", job_id]), "invalid_request")
     assert job_id in fail(shoal.invoke(main, ["job", "delete", job_id]), "job_not_ended")
     succeed(shoal.invoke(main, ["job", "cancel", job_id]))
     assert job_id in fail(shoal.invoke(main, ["job", "watch", job_id]), "cancelled")
     assert succeed(shoal.invoke(main, ["job", "delete", job_id])) == f"{job_id} is deleted\n"
-    for command in ("show", "watch", "pause", "resume", "cancel", "retry", "delete"):
+    for command in ("show", "watch", "cancel", "retry", "delete"):
         fail(shoal.invoke(main, ["job", command, job_id]), "unknown_job")
 
 
-@pytest.mark.parametrize(("status", "hint"), [("queued", "no runner is alive"), ("paused", "job resume")])
 def test_ctrl_c_ends_watching_a_job_and_not_the_job(
-    shoal: CliRunner, job_id: str, pool_settings: dict[str, str], tmp_path: Path, status: str, hint: str
+    shoal: CliRunner, job_id: str, pool_settings: dict[str, str], tmp_path: Path
 ) -> None:
-    if status == "paused":
-        succeed(shoal.invoke(main, ["job", "pause", job_id]))
     with Process(tmp_path / "log", "job", "watch", job_id, **pool_settings) as watch:
-        wait_until(lambda: f"{status}: 0 rows" in watch.output)
+        wait_until(lambda: "queued: 0 rows" in watch.output)
         watch.send(signal.SIGINT)
         assert watch.wait() == 130
-    assert hint in watch.output
+    assert "no runner is alive" in watch.output
     assert re.search(rf"the job goes on: .*watch {job_id}.*cancel {job_id}", watch.output)
-    assert f"status: {status}" in succeed(shoal.invoke(main, ["job", "show", job_id]))
+    assert "status: queued" in succeed(shoal.invoke(main, ["job", "show", job_id]))
 
 
 def test_builds_and_files_are_left_to_a_runner(shoal: CliRunner, client: Client, tmp_path: Path) -> None:
-    build = ["index", "build", "news.csv", "--name", "news", "--no-publish", "--detach", "--webhook"]
+    build = ["index", "build", "news.csv", "--name", "news", "--no-publish", "--detach"]
     embed = ["embed", "--file", "news.csv", "--out", str(tmp_path / "vectors"), "--dimensions", "8", "--detach"]
     for command, arguments in (
-        ([*build, "https://example.org/done"], {"name": "news", "publish": False}),
+        (build, {"name": "news", "publish": False}),
         (
             [*embed, "--text-column", "headline"],
             {"out": str(tmp_path / "vectors"), "text_column": "headline", "options": {"dimensions": 8}},
@@ -102,13 +98,7 @@ def test_builds_and_files_are_left_to_a_runner(shoal: CliRunner, client: Client,
 
 
 def test_a_submission_that_cannot_work_is_refused(shoal: CliRunner, tmp_path: Path) -> None:
-    command = ["index", "build", "news.csv", "--name", "news", "--detach", "--webhook", "http://127.0.0.1:1/told"]
-    assert 'add "127.0.0.1" to SHOAL_PRIVATE_HOSTS' in fail(shoal.invoke(main, command), "address_not_allowed")
     assert "no long jobs" in shoal.invoke(main, ["job", "list"]).stderr
-    job_id = succeed(shoal.invoke(main, command, env={"SHOAL_PRIVATE_HOSTS": "127.0.0.1"})).splitlines()[0]
-    shown = succeed(shoal.invoke(main, ["job", "show", job_id]))
-    assert 'webhook: {"url": "http://127.0.0.1:1/told", "status": "pending"' in shown
-    succeed(shoal.invoke(main, ["job", "cancel", job_id]))
     for arguments in ("--name news", "a.csv --out x", "a.csv --name x --local"):
         result = shoal.invoke(main, ["index", "build", *arguments.split(), "--detach"])
         assert (result.exit_code, "--detach takes a SOURCE and --name" in result.stderr) == (2, True)

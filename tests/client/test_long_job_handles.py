@@ -176,11 +176,8 @@ class TestOverHttp:
 
     def test_a_file_of_the_server_is_named(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
-        http.index("news").build(ServerFile("news.jsonl"), webhook="https://example.org/done", idempotency_key="once")
-        assert wire.unpack(canned.bodies[0][1]) == {
-            "source": "news.jsonl",
-            "webhook": "https://example.org/done",
-        }
+        http.index("news").build(ServerFile("news.jsonl"), idempotency_key="once")
+        assert wire.unpack(canned.bodies[0][1]) == {"source": "news.jsonl"}
         (path, headers), *_ = canned.requests
         assert (path, headers["Idempotency-Key"]) == ("/v1/indexes/news/builds", "once")
 
@@ -307,7 +304,7 @@ def test_long_jobs_over_a_running_api(listen: Listen, make_app: MakeApp, client:
     (tmp_path / "news.csv").write_text("headline\nstorm\n")
     with HttpClient(listen(make_app(roots=str(tmp_path))), timeout_s=PATIENCE_S) as http:
         job = http.bulk(tmp_path / "news.csv", text_column="headline", dimensions=8, normalize=False)
-        assert [job.status(), job.pause(), job.resume(), job.cancel()] == ["queued", "paused", "queued", "cancelled"]
+        assert [job.status(), job.cancel(), job.retry(), job.cancel()] == ["queued", "cancelled", "queued", "cancelled"]
         assert client.long_jobs.status(job.id).arguments["options"] == {"dimensions": 8, "normalize": False}
         with pytest.raises(Cancelled):
             job.wait(PATIENCE_S)

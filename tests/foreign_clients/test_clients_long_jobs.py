@@ -54,25 +54,23 @@ def source(keys: Keys) -> Iterator[Path]:
 
 
 class TestWithoutARunner:
-    def test_a_job_is_paused_resumed_cancelled_and_deleted(
-        self, client: AnyClient, source: Path, tmp_path: Path
-    ) -> None:
+    def test_a_job_is_cancelled_retried_and_deleted(self, client: AnyClient, source: Path, tmp_path: Path) -> None:
         job, seen = bulk(client, source, tmp_path / "vectors", dimensions=8), list[str]()
         assert (job.status(), job.progress().rows) == ("queued", 0)
         with pytest.raises(Timeout, match=f"job {job.id} is not done after 0.1 s: it goes on"):
             job.wait(0.1, on_status=lambda status: seen.append(status.status))
         assert set(seen) == {"queued"}
         same = client.long_job(job.id)
-        assert (same.pause(), same.status(), same.resume()) == ("paused", "paused", "queued")
+        assert (same.cancel(), same.status(), same.retry()) == ("cancelled", "cancelled", "queued")
         with pytest.raises(JobNotEnded):
             same.delete()
+        with pytest.raises(InvalidRequest, match="is queued: it cannot be retried"):
+            same.retry()
         assert same.cancel() == "cancelled"
         with pytest.raises(Cancelled):
             job.wait(PATIENCE_S)
-        with pytest.raises(InvalidRequest, match="is cancelled: it cannot be paused"):
-            job.pause()
         job.delete()
-        for use in (job.status, job.progress, job.wait, job.pause, job.resume, job.cancel, job.delete):
+        for use in (job.status, job.progress, job.wait, job.retry, job.cancel, job.delete):
             with pytest.raises(UnknownJob, match=rf'no .*job "{job.id}"'):
                 use()
 

@@ -22,7 +22,7 @@ from shoal.long_jobs import long_jobs
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_job import MAX_BYTES
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.long_jobs.status import LongJobStatus, public_text
+from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import Submission
 from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
@@ -43,38 +43,18 @@ def submit(jobs: LongJobs, **options: Any) -> str:
     return jobs.submit("embed_file", {"source": "a.csv", "out": "a"}, **options)
 
 
-def test_a_job_is_queued_until_a_runner_takes_it(jobs: LongJobs) -> None:
-    status = jobs.status(job_id := submit(jobs, client="ann"))
-    assert (len(job_id), status.client, jobs.num_runners()) == (24, "ann", 0)
-    shown = status.to_map()
-    unknown = dict.fromkeys(("fraction", "rows_per_s", "eta_s"))
-    assert shown.pop("submitted_at") > 0
-    assert shown == {
-        **{"id": job_id, "kind": "embed_file", "status": "queued", "arguments": {"source": "a.csv", "out": "a"}},
-        "progress": {"rows": 0, "num_bad": 0, "first_bad": [], "step": ""} | unknown,
-        **dict.fromkeys(("started_at", "ended_at", "result", "error", "webhook")),
-        "worker": "",
-    }
-
-
-def test_a_queued_job_is_paused_resumed_cancelled_and_retried(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
+def test_a_job_is_cancelled_and_retried(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
     def queued() -> list[Any]:
         return rq.connection.lrange(f"rq:queue:{queue_names(keys)[0]}", 0, -1)
 
-    job_id = submit(jobs)
+    status = jobs.status(job_id := submit(jobs, client="ann"))
+    assert (len(job_id), status.client, status.started_at, jobs.num_runners()) == (24, "ann", None, 0)
     with pytest.raises(InvalidRequest, match="is queued: it cannot be retried"):
         jobs.retry(job_id)
-    for change, status, waits in (
-        (jobs.pause, "paused", []),
-        (jobs.resume, "queued", [job_id.encode()]),
-        (jobs.cancel, "cancelled", []),
-    ):
-        assert [change(job_id), change(job_id), queued()] == [status, status, waits]
+    assert queued() == [job_id.encode()]
+    assert [jobs.cancel(job_id), jobs.cancel(job_id), queued()] == ["cancelled", "cancelled", []]
     assert 0 < rq.connection.ttl(f"rq:job:{job_id}") <= 30 * 86_400
     assert jobs.status(job_id).ended_at
-    for change in (jobs.pause, jobs.resume):
-        with pytest.raises(InvalidRequest, match="is cancelled: it cannot be"):
-            change(job_id)
     rq.set(job_id, retries_left="0")
     assert jobs.retry(job_id) == "queued"
     assert rq.connection.hget(f"rq:job:{job_id}", "retries_left") == b"5"  # all of them again
@@ -82,12 +62,13 @@ def test_a_queued_job_is_paused_resumed_cancelled_and_retried(jobs: LongJobs, rq
     assert jobs.status(job_id).ended_at is None
     rq.set(job_id, status="started")
     assert jobs.cancel(job_id) == "running"
-    for change in (jobs.pause, jobs.resume):
-        with pytest.raises(InvalidRequest, match="is being cancelled: it cannot be"):
-            change(job_id)
     assert rq.connection.hget(f"rq:job:{job_id}", "shoal_wanted") == b"cancel"
     rq.set(job_id, status="finished")
     assert jobs.cancel(job_id) == "done"
+    rq.set(job_id, status="deferred")  # an earlier release has paused it
+    rq.connection.zadd(deferred := f"rq:deferred:{queue_names(keys)[0]}", {job_id: 0})
+    assert (jobs.status(job_id).status, jobs.retry(job_id)) == ("cancelled", "queued")
+    assert not rq.connection.exists(deferred)
 
 
 def test_a_deleted_job_leaves_no_keys(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
@@ -145,16 +126,14 @@ def test_the_newest_jobs_are_listed_first(jobs: LongJobs, rq: Rq, keys: Keys, mo
 
 
 def test_a_wrong_submission_is_refused(jobs: LongJobs) -> None:
-    cases: list[tuple[str, dict[str, Any], str | None, str]] = [
-        ("os.system", {}, None, 'kind is "os.system": it takes one of embed_file'),
-        *(("embed_file", {"a": value}, None, "takes JSON with 64-bit numbers") for value in (b"b", math.nan, 2**64)),
-        ("embed_file", {"a": "b" * 100_000}, None, "of at most 65,536 bytes"),
-        ("embed_file", {}, "ftp://a/b", '"ftp://a/b" is no URL that can be used'),
-        ("embed_file", {}, "http://me:secret@a/b", "has a user name"),
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("os.system", {}, 'kind is "os.system": it takes one of embed_file'),
+        *(("embed_file", {"a": value}, "takes JSON with 64-bit numbers") for value in (b"b", math.nan, 2**64)),
+        ("embed_file", {"a": "b" * 100_000}, "of at most 65,536 bytes"),
     ]
-    for kind, arguments, webhook, message in cases:
+    for kind, arguments, message in cases:
         with pytest.raises(InvalidRequest, match=message):
-            jobs.submit(kind, arguments, webhook=webhook)
+            jobs.submit(kind, arguments)
 
 
 def test_an_id_of_no_long_job_is_unknown(jobs: LongJobs, rq: Rq) -> None:
@@ -162,30 +141,26 @@ def test_an_id_of_no_long_job_is_unknown(jobs: LongJobs, rq: Rq) -> None:
     rq.set(of_other_pool := submit(jobs), origin="shoal:other:long")
     try:
         for job_id in (of_other_pool, "0" * 24, "", "a/b", "é", "x" * 1_000, "foreign"):
-            for ask in (jobs.status, jobs.pause, jobs.resume, jobs.cancel, jobs.retry):
+            for ask in (jobs.status, jobs.cancel, jobs.retry):
                 with pytest.raises(UnknownJob, match="no long job"):
                     ask(job_id)
     finally:
         rq.connection.delete("rq:job:foreign")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"data": b"\x80\x04K\x01."},
-        {"data": b"x" * 3_000_000},
-        {"data": MsgpackSerializer.dumps(["os.system", None, ["ls"], {}])},
-        {"data": MsgpackSerializer.dumps("embed_file")},
-        {"data": compress(MsgpackSerializer.dumps(["a", None, [], Submission("a", {"b": "c" * MAX_BYTES}).to_map()]))},
-        {"status": "odd"},
+def test_a_job_that_another_program_wrote_is_unknown(jobs: LongJobs, rq: Rq) -> None:
+    large = MsgpackSerializer.dumps(["a", None, [], Submission("a", {"b": "c" * MAX_BYTES}).to_map()])
+    data = (b"\x80\x04K\x01.", b"x" * 3_000_000, MsgpackSerializer.dumps("embed_file"), compress(large))
+    wrong: list[dict[str, Any]] = [
+        *({"data": one} for one in (*data, MsgpackSerializer.dumps(["os.system", None, ["ls"], {}]))),
         *({name: b"\x80\x04."} for name in ("created_at", "retries_left", "meta")),
-    ],
-)
-def test_a_job_that_another_program_wrote_is_unknown(jobs: LongJobs, rq: Rq, fields: Any) -> None:
-    rq.set(job_id := submit(jobs), **fields)
-    for ask in (jobs.status, jobs.pause):
-        with pytest.raises(UnknownJob):
-            ask(job_id)
+        {"status": "odd"},
+    ]
+    for fields in wrong:
+        rq.set(job_id := submit(jobs), **fields)
+        for ask in (jobs.status, jobs.cancel):
+            with pytest.raises(UnknownJob):
+                ask(job_id)
     assert jobs.list() == []
 
 
@@ -203,31 +178,6 @@ def test_without_redis_methods_raise_unavailable() -> None:
         for ask in (lambda: submit(jobs), lambda: jobs.status("a"), jobs.list, jobs.num_runners):
             with pytest.raises(Unavailable):
                 ask()
-
-
-def test_the_status_shows_the_outcome_of_the_webhook(jobs: LongJobs, rq: Rq) -> None:
-    jobs.cancel(job_id := submit(jobs, webhook="http://a/reports?key=secret"))
-    about = {"url": "http://a/reports", "status": "pending", "answer": None, "error": None}
-    assert jobs.status(job_id).webhook == about
-    error = {"code": "unavailable", "message": "no answer"}
-    rq.set(sender := f"{job_id}-webhook", meta=MsgpackSerializer.dumps({"error": error}))
-    assert jobs.status(job_id).webhook == about | {"error": error}  # the webhook is sent again later
-    rq.set(sender, status="failed")
-    assert jobs.status(job_id).webhook == about | {"status": "failed", "error": error}
-    rq.connection.delete(f"rq:job:{sender}")
-    assert jobs.status(job_id).webhook is None
-
-
-def test_only_failed_and_cancelled_jobs_have_a_failure() -> None:
-    for status, error, code in (
-        ("queued", {"code": "unavailable"}, None),
-        ("failed", {"code": "unavailable"}, "unavailable"),
-        ("failed", {"code": "of-later", "message": "new"}, "internal"),
-        ("failed", None, "internal"),
-        ("cancelled", {"code": "unavailable"}, "cancelled"),
-    ):
-        failure = LongJobStatus("a", "embed_file", status, {}, 0.0, error=error).failure()
-        assert (failure and failure.code) == code
 
 
 def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer, make_app: MakeApp) -> None:

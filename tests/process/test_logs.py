@@ -209,7 +209,7 @@ def test_no_process_logs_a_text_or_a_secret_and_each_job_has_a_line(
     key = api_keys.add(tmp_path / "keys", "web", "admin", "")
     names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool, "home": home}
     values: dict[str, Any] = names | {"model": tiny_source, "reranker": reranker_source, "precision": "f32"}
-    values |= {"indexes": index_folder, "log_level": "debug", "log_format": "json", "webhook_secret": SECRET}
+    values |= {"indexes": index_folder, "log_level": "debug", "log_format": "json"}
     values |= {"api_keys_file": tmp_path / "keys", "roots": tmp_path / "files"}
     with service(tmp_path, **values) as running, Process(tmp_path / "jobs.log", "jobs", **values) as runner:
         wait_until(running.is_ready)

@@ -42,7 +42,6 @@ HOMES = {
     "lancedb": {"shoal_workers.index.engines.lancedb"},
     "qdrant_client": {"shoal_workers.index.engines.qdrant"},
     "fsspec": {"shoal_workers.index.store.store"},
-    "backports": {"shoal.records.line_records"},
     "httpx2": {"shoal.client.http.session"},
     "rq": {"shoal.long_jobs.rq_job", "shoal_workers.long_jobs"},
     "opentelemetry": {"shoal.process.tracing"},

@@ -20,15 +20,12 @@ from hypothesis import strategies as st
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, BadRow, BadRows, Document
-from shoal.records.line_records import MAX_BLANK_CHARS, MAX_LINE_CHARS, MAX_OPEN_QUOTES
+from shoal.records.line_records import MAX_LINE_CHARS
 from shoal.records.source import Source
 from shoal.records.source_file import SourceRules
 from shoal.task_progress import MAX_SHOWN
 
 Write = Callable[[str, str | bytes], Path]
-
-#: Python has zstd since 3.14. Earlier versions need a package.
-zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 #: Only the kernel of Linux reports the most memory that a program has used since its start.
 counts_memory = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
@@ -97,83 +94,76 @@ class TestFormats:
                 expected = [Document("x", "one, two", {"topic": "sea"}), Document("y", "three", {"topic": "air"})]
                 assert list(source) == expected
 
-    def test_each_line_of_a_txt_file_is_a_document(self, write: Write) -> None:
+    def test_lines_of_txt_and_cells_of_tsv_are_taken_as_they_are(self, write: Write) -> None:
         path = write("a.txt", '\ufeffone "quoted\r\n\n   \n two, three\tfour \nlast\u2028still last')
         assert rows(path) == ['one "quoted', " two, three\tfour ", "last\u2028still last"]
-        assert rows(write("a.txt.zst", zstd.compress(b"one\ntwo\n"))) == ["one", "two"]
+        path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n\\Nope\t\\N\n\\N\tsea\n')  # \N is the null of databases
+        found = [Document("0", '"open', {"topic": '"a"b'}), Document("1", r"\Nope", {"topic": ""})]
+        assert [*islice(Source(path), 2)] == found
+        assert rows(path)[2] == 4
         for name in ("a.csv", "a.tsv", "a.jsonl", "a.txt"):
             for content in ("", "\ufeff", "\n\n" if name != "a.csv" else "text,topic\n"):
                 assert rows(write(name, content)) == []
 
-    def test_tsv_takes_quotes_literally_and_the_null_of_databases_as_empty(self, write: Write) -> None:
-        path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n\\Nope\t\\N\n\\N\tsea\n')
-        found = [Document("0", '"open', {"topic": '"a"b'}), Document("1", r"\Nope", {"topic": ""})]
-        assert [*islice(Source(path), 2)] == found
-        assert rows(path)[2] == 4
-
-    @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.parquet.gz"])
-    def test_an_unknown_ending_is_refused_with_the_endings_that_work(self, write: Write, name: str) -> None:
-        path = write(name, "text\none\n")
-        with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.parquet, .*\.csv\.gz, .*unpack"):
-            Source(path)
-
-    def test_a_file_that_cannot_be_read_is_refused_by_path(self, write: Write, tmp_path: Path) -> None:
-        with pytest.raises(InvalidRequest, match=r"missing\.csv"):
-            Source(tmp_path / "missing.csv")
+    def test_a_file_of_no_known_kind_or_that_cannot_be_read_is_refused_by_path(self, write: Write) -> None:
+        for name in ("a.xlsx", "a", "a.parquet.gz"):
+            path = write(name, "text\none\n")
+            with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.parquet, .*\.csv\.gz; unpack"):
+                Source(path)
         source = Source(path := write("a.csv", "text\none\n"))
         path.unlink()
-        with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read"):
-            list(source)
+        for use in (lambda: Source(path), lambda: list(source)):
+            with pytest.raises(InvalidRequest, match=r"a\.csv"):
+                use()
         if Path("/proc/self/mem").exists():  # the first byte of this file cannot be read
             path.symlink_to("/proc/self/mem")
             with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read \("):
                 list(source)
 
 
+#: Tables, the columns to use, and the first document.
+FIRST: list[tuple[str, dict[str, Any], Document]] = [
+    ("title,text\na,b\n", {}, Document("0", "b", {"title": "a"})),
+    ("quote\na\n", {}, Document("0", "a", {})),
+    ("id,quote\na,b\n", {}, Document("a", "b", {})),
+    ("a;b\tc,text\nd,e\n", {}, Document("0", "e", {"a;b\tc": "d"})),
+    ("key,title,body\nk,a,b\n", {"text_column": "body", "id_column": "key"}, Document("k", "b", {"title": "a"})),
+    ("key,body\nk,b\n", {"text_column": "key", "id_column": "key"}, Document("k", "k", {"body": "b"})),
+    ("id,score\nk,one\n", {"text_column": "id", "id_column": "score"}, Document("one", "k", {})),
+    ("_id,text\na,b\n", {}, Document("a", "b", {})),
+    ("_id,id,text\na,b,c\n", {}, Document("b", "c", {"_id": "a"})),
+    ("_id,key,text\na,b,c\n", {"id_column": "key"}, Document("b", "c", {"_id": "a"})),
+    (",_id,text\na,b,c\n", {"id_column": ""}, Document("a", "c", {"_id": "b"})),
+    ("key,text\na,b\n", {"reserved": frozenset({"text"})}, Document("0", "b", {"key": "a"})),
+]
+
+
 class TestColumns:
-    @pytest.mark.parametrize(
-        ("header", "text"),
-        [
-            *(("title,text,body", 1), ("quote", 0), ("id,quote", 1), ("topic,headline", 1), ("date,content", 1)),
-            *(("a;b\tc,text", 1), ("id", None), ("Text,Title", None), ("headline,content,id", None)),
-            (",".join("abcdefghij"), None),  # a message lists ten columns
-        ],
-    )
-    def test_the_text_column_is_found_or_must_be_named(self, write: Write, header: str, text: int | None) -> None:
-        path = write("a.csv", f"{header}\n{header}\n")
-        names = header.split(",")
-        if text is not None:
-            assert rows(path) == [names[text]]
-        else:
-            columns = ", ".join(f'"{name}"' for name in names)
+    def test_the_text_and_the_id_are_the_named_or_usual_columns(self, write: Write) -> None:
+        for content, columns, found in FIRST:
+            source = Source(write("a.csv", content), **columns)
+            assert [*source] == [found]
+            assert source.ids_are_positions is (found.id == "0")
+
+    def test_a_column_that_must_be_named_does_not_exist_or_has_a_reserved_name_is_refused(self, write: Write) -> None:
+        for header in ("id", "Text,Title", "headline,topic,id", ",".join("abcdefghij")):  # a message lists ten columns
+            columns = ", ".join(f'"{name}"' for name in header.split(","))
             with pytest.raises(InvalidRequest, match=re.escape(f"its first line has the columns {columns}; name the")):
-                rows(path)
-
-    def test_a_warning_names_the_chosen_text_column(self, write: Write, caplog: pytest.LogCaptureFixture) -> None:
-        path = write("rows.csv", "topic,headline\nsea,storm\n")
-        assert rows(path) == ["storm"]
-        assert rows(write("texts.csv", "secret text\nstorm\n"))
-        assert caplog.messages == [f"{path}: its column headline has the texts; --text-column names another"]
-
-    def test_named_columns_are_used_and_left_out_of_the_fields(self, write: Write) -> None:
-        path = write("a.csv", "key,title,body\nk1,one,two\n")
-        assert list(Source(path, "body", "key")) == [Document("k1", "two", {"title": "one"})]
-        assert next(iter(Source(path, "key", "key"))).fields == {"title": "one", "body": "two"}
-        for columns in ({"text_column": "headline"}, {"id_column": "headline"}):
+                rows(write("a.csv", f"{header}\n{header}\n"))
+        for named in ("text_column", "id_column"):
             with pytest.raises(InvalidRequest, match='no column is called "headline"; there are "key", "title"'):
-                rows(path, **columns)
-
-    def test_a_column_with_a_reserved_name_is_a_text_an_id_or_refused(self, write: Write) -> None:
-        for header, columns, taken in (
+                rows(write("a.csv", "key,title\na,b\n"), **{named: "headline"})
+        for header, options, taken in (
             ("text,score", {}, "score"),
             ("text,title", {"text_column": "title"}, "text"),
             ("id,key,text", {"id_column": "key"}, "id"),
         ):
             path = write("a.csv", f"{header}\n{header}\n")
-            assert f'"{taken}"' in refusal(path, **columns)
-            assert len(rows(path, **columns, reserved=frozenset())) == 1  # allowed if documents never become hits
-        path = write("b.csv", "id,score\nk,one\n")
-        assert list(Source(path, text_column="id", id_column="score")) == [Document("one", "k", {})]
+            assert f'"{taken}"' in refusal(path, **options)
+            assert len(rows(path, **options, reserved=frozenset())) == 1  # allowed if documents never become hits
+        names = ",".join(f"c{n}" for n in range(200_000))
+        assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
+        assert 'more than one column is called "text"' in refusal(write("a.csv", f"text,{names},text\n"))
 
     def test_ids_become_strings_and_missing_ids_are_positions(self, write: Write) -> None:
         path = write("a.jsonl", '{"id":7,"text":"one"}\n{"id":"x","text":"two"}\n{"id":0,"text":"three"}\n')
@@ -181,23 +171,6 @@ class TestColumns:
         # If a bad row is corrected later, the ids of other rows stay.
         found = [row for row in Source(write("a.txt", b"one\n\n\xff\ntwo\n")).rows() if isinstance(row, Document)]
         assert [(row.id, row.text) for row in found] == [("0", "one"), ("2", "two")]
-
-    def test_the_id_is_the_named_column_else_id_else_underscore_id(self, write: Write) -> None:
-        for content, id_column, found in (
-            ("_id,text\na,b\n", None, Document("a", "b", {})),
-            ("_id,id,text\na,b,c\n", None, Document("b", "c", {"_id": "a"})),
-            ("_id,key,text\na,b,c\n", "key", Document("b", "c", {"_id": "a"})),
-            (",_id,text\na,b,c\n", "", Document("a", "c", {"_id": "b"})),
-            ("key,text\na,b\n", None, Document("0", "b", {"key": "a"})),
-        ):
-            source = Source(write("a.csv", content), id_column=id_column)
-            assert [*source] == [found]
-            assert source.ids_are_positions is (found.id == "0")
-
-    def test_a_table_with_very_many_columns_is_read(self, write: Write) -> None:
-        names = ",".join(f"c{n}" for n in range(200_000))
-        assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
-        assert 'more than one column is called "text"' in refusal(write("a.csv", f"text,{names},text\n"))
 
 
 #: Bad rows: the file's name and content, the text of each document and the number of each bad row, and words of the
@@ -210,22 +183,20 @@ BAD_ROWS: list[tuple[str, str | bytes, list[str | int], str]] = [
     ("a.csv", "id,text\nx,one\n,two\n  ,three\n", ["one", 3, 4], 'the id "id" is missing or empty'),
     ("a.csv", 'text,n\n"one",1\n"two" x,2\nthree,3\n', ["one", 3, "three"], "is a quote not closed"),
     ("a.csv", 'text,n\n"one\n1,2\n"three" x,3\nfour,4\n', [2, "four"], "in lines 2 to 4; is a quote"),
+    ("a.csv", b'text,n\n"one\n\xff" x,1\ntwo,2\n', [2, "two"], "line 3: byte 0xff is not UTF-8"),
+    ("a.txt", "rain\n".encode("utf-16-le"), [1, 2], "there is a NUL byte; the file must be UTF-8 text"),
     ("a.csv", 'text,n\n"a\n\nb",1\n"two\nmore"\n', ["a\n\nb", 5], "line 5: the header has 2 cells"),
-    ("a.csv", 'text,n\n"two,2\nthree,3\nfour,4\n', [2, "three", "four"], "line 2: a quote is not closed; close it, or"),
-    ("a.csv", 'text,n\none,1\n"two,2', ["one", 3], "the file ends within it"),
     ("a.csv", b'text,n\n"o\n\xff\nne",1\ntwo,2\n', [2, "two"], "line 3: byte 0xff is not UTF-8"),
-    ("a.csv", b'text,n\n"one\n\xff,1\ntwo,2\n', [2, 3, "two"], "a quote is not closed"),
     ("a.csv", b'text\none\n"two\nand\0more"\n', ["one", 3], "there is a NUL byte"),
     ("a.tsv", b"text\tn\none\t1\ntwo\nth\0ree\t3\nfour\t4\n", ["one", 3, 4, "four"], "cells, this row 1"),
     ("a.jsonl", '{\n{"text":"one"}\n{"title":"x"}\n[]\n', [1, "one", 3, 4], "not valid JSON"),
     ("a.jsonl", '{"text":"one"} {}\n{"text":5}\n{"text":"two"\n', [1, 2, 3], "character 16"),
     ("a.jsonl", '{"text":"one"', [1], "character 14"),
-    ("a.jsonl", '{"text":"\\ud83d"}\n{"text":"a","t":[{"\\udc00":1}]}\n', [1, 2], "it has half of a surrogate pair"),
-    ("a.jsonl", '{"text":"a","n":NaN}\n{"text":"a","n":1e999}\n', [1, 2], "NaN"),
+    ("a.jsonl", '{"text":"\\ud83d"}\n{"text":"a","t":[{"\\udc00":1}]}\n', [1, 2], "surrogates not allowed"),
+    ("a.jsonl", '{"text":"a","n":NaN}\n{"text":"b","n":1e999}\n', [1, "b"], "NaN"),
     ("a.jsonl", f'{{"text":"a","n":{2**63}}}\n{{"text":"a","n":{2**63 - 1}}}', [1, "a"], "does not fit in 64 bits"),
     ("a.jsonl", f'{{"text":"one","n":{"9" * 5_000}}}', [1], "does not fit in 64 bits"),
-    ("a.jsonl", f'{{"text":"one","n":{"[" * 99_999}}}\n', [1], "it is nested too deeply"),
-    ("a.jsonl", f'{{"text":"one","n":[{"[]," * 100_000}1]}}', [1], "it has 100,002 brackets"),
+    ("a.jsonl", f'{{"text":"one","n":{"[" * 99_999}}}\n', [1], "maximum recursion depth"),
     ("a.jsonl", '{"id":null,"text":"a"}\n{"id":"","text":"a"}\n{"text":"a"}\n', [1, 2, 3], 'id "id" is missing'),
     ("a.jsonl", '{"id":{"a":1},"text":"one"}\n{"id":true,"text":"b"}', [1, 2], 'the id "id" is {"a": 1}; give'),
     ("a.jsonl", '{"_id":"a","text":"one"}\n{"text":"b"}', ["one", 2], 'line 2: the id "_id" is missing or empty'),
@@ -250,17 +221,20 @@ class TestBadRows:
         with pytest.raises(BadDocument, match=rf"{re.escape(str(path))}, (?=line ).*{re.escape(words)}"):
             next(documents)
 
-    @pytest.mark.parametrize(
-        ("name", "content", "part"),
-        [
+    def test_a_file_that_is_bad_as_a_whole_is_refused(self, write: Write) -> None:
+        for name, content, part in (
             ("a.tsv", "nr;text\n1;one\n", "by tabs in a .tsv"),
             ("a.csv", "text,topic,topic\n1,2,3\n", 'more than one column is called "topic"'),
-            ("a.csv", "text\none\n".encode("utf-16"), "line 1: it is UTF-16; the file must be UTF-8 text: "),
-            ("a.txt", "rain\n".encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
-        ],
-    )
-    def test_the_reason_of_a_refusal_is_named(self, write: Write, name: str, content: str | bytes, part: str) -> None:
-        assert part in refusal(write(name, content))
+            ("a.csv", 'text,n\none,1\n"two,2\nthree,3', "line 3: a quote is not closed: close it, double each quote"),
+            ("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\n", "line 2: a quote is not closed"),
+            ("a.csv", "text,n\n" + '"\n' + "x\n" * 60_000, "line 2: a quote is not closed"),
+            (
+                "a.txt",
+                "rain\n".encode("utf-16"),
+                "line 1: there is a NUL byte; the file must be UTF-8 text, not UTF-16",
+            ),
+        ):
+            assert part in refusal(write(name, content))
 
     def test_bad_rows_are_counted_shown_and_saved(self, tmp_path: Path) -> None:
         path, bad_rows = tmp_path / "bad-rows.jsonl", [BadRow(n, f"a.txt, line {n}: it is empty") for n in range(2, 15)]
@@ -282,29 +256,16 @@ class TestLimits:
             path = write(name, "".join([header, *(row.format(text) + "\n" for text in texts)]))
             assert rows(path, max_text_chars=2 * MAX_ROW_BYTES) == ["ok", header.count("\n") + 2, "ok"]
             assert f"over {MAX_ROW_BYTES:,} bytes" in refusal(path)
-        path = write("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\ntwo,2\n")
-        assert rows(path) == [*range(2, 11), "one", "two"]
 
     @counts_memory
     def test_a_line_of_50_mb_does_not_fill_the_memory(self, write: Write) -> None:
-        path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(50 * 2**20) + b"\ntwo\n"))
+        path = write("a.txt.gz", gzip.compress(b"one\n" + bytes(50 * 2**20) + b"\ntwo\n", 1))
         assert rows(path) == ["one", 2, "two"]
         assert peak_mb(path) < 110
 
     def test_reading_of_a_file_that_is_no_text_ends_early(self, write: Write) -> None:
-        path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24)))
+        path = write("a.txt.gz", gzip.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24), 1))
         assert "line 2: it has over 268,435,456 characters" in refusal(path)
-        blank = b" " * (MAX_BLANK_CHARS * 2 // 3) + b"\n"
-        path = write("a.txt.zst", zstd.compress(b"one\n" + blank + b"two\n" + blank + b"three\n"))
-        assert rows(path) == ["one", "two", "three"]
-        path = write("a.txt.zst", zstd.compress(b"one\n" + b"\n" * (MAX_BLANK_CHARS + 1)))
-        assert "line 1048578: over 1,048,576 characters of blank lines" in refusal(path)
-
-    def test_reading_of_a_table_with_many_open_quotes_ends_early(self, write: Write) -> None:
-        source = Source(write("a.csv", "text\n" + 'x","\n' * MAX_OPEN_QUOTES * 1_000))
-        found = islice(source.rows(), 3 * MAX_OPEN_QUOTES)
-        with pytest.raises(BadDocument, match="over 100 quotes are not closed"):
-            sum(isinstance(row, BadRow) for row in found)
 
     @counts_memory
     def test_memory_does_not_grow_with_the_number_of_rows(self, write: Write) -> None:
@@ -326,20 +287,17 @@ class TestLimits:
             assert len(held) > len(bytearray(2**26))
 
 
-@pytest.mark.parametrize("packed", [".gz", ".zst"])
-def test_a_damaged_packed_file_is_refused(write: Write, packed: str) -> None:
-    content = "".join(f"line {n}\n" for n in range(20_000)).encode()
-    data = gzip.compress(content) if packed == ".gz" else zstd.compress(content)
-    assert len(rows(write(f"a.txt{packed}", data))) == 20_000
+def test_a_damaged_packed_file_is_refused(write: Write) -> None:
+    data = gzip.compress("".join(f"line {n}\n" for n in range(20_000)).encode())
+    assert len(rows(write("a.txt.gz", data))) == 20_000
     for broken in (data[:-9], data[: len(data) // 2], data[:2], b"no archive", data[:20] + b"\xff" * 50 + data[70:]):
-        message = refusal(write(f"b.txt{packed}", broken))
-        assert re.search(r"not readable as (gzip|zstd).* lines before it were read", message)
+        assert re.search(r"not readable as gzip.* lines before it were read", refusal(write("b.txt.gz", broken)))
 
 
-@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("packed", ["", ".gz"])
 def test_the_fraction_that_is_read_and_the_fingerprint_are_known(write: Write, packed: str) -> None:
     content = random.Random(1).randbytes(500_000).hex("\n", 40).encode()
-    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}[packed]
+    pack: Callable[[bytes], bytes] = gzip.compress if packed else bytes
     source = Source(path := write(f"a.txt{packed}", pack(content)))
     assert source.fraction is None
     parts = [source.fraction or 0 for n, _ in enumerate(source) if n % 1_000 == 0]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import click
 
 from shoal.cli.long_job import submit
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
-from shoal.contract.excerpt import excerpt
 from shoal.contract.languages import LANGUAGES
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.process.progress import StepBar, TaskBar
@@ -53,14 +51,13 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 @click.option("--full", is_flag=True, help="Build in any case, and embed all texts anew.")
 @click.option(
     "--drop-changes-before",
+    type=float,
     metavar="TIME",
-    callback=lambda context, parameter, value: _unix_seconds(value),
-    help="Forget changes made before TIME (ISO 8601 or Unix seconds), because SOURCE has them.",
+    help="Forget changes made before TIME (Unix seconds), because SOURCE has them.",
 )
 @click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
 @click.option("--detach", is_flag=True, help="Let a runner build it, print the id of the job, and return.")
-@click.option("--webhook", help="With --detach: URL to notify when the job ends.")
 @settings_options(
     *(*REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes"),
     *("index_home", "index_store", "kept_versions", "max_text_chars"),
@@ -74,7 +71,6 @@ def build(
     no_publish: bool,
     local: bool,
     detach: bool,
-    webhook: str | None,
     **fields: Any,
 ) -> None:
     """Build a version of an index from the documents in SOURCE.
@@ -111,7 +107,7 @@ def build(
     if detach:
         if name is None or source == str(SAMPLE) or local:
             raise click.UsageError("--detach takes a SOURCE and --name, and not --local.")
-        submit(settings, "build_index", asdict(replace(request, source=place_of(source))), webhook)
+        submit(settings, "build_index", asdict(replace(request, source=place_of(source))))
         return
     build_here(settings, request, folder, local)
 
@@ -204,15 +200,3 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
         threads = settings.threads or processors.threads_for(1, processors.available())
         opened = LocalEncoder(open_encoder(settings, threads))
     yield opened
-
-
-def _unix_seconds(time: str | None) -> float | None:
-    """Return a time, given in Unix seconds or in ISO 8601, as Unix seconds. Without a zone, it is local time."""
-    if time is None:
-        return None
-    try:
-        is_number = time.replace(".", "", 1).isdecimal() and len(time) > len("YYYYMMDD")
-        return float(time) if is_number else datetime.fromisoformat(time).timestamp()
-    except (ValueError, OverflowError) as error:
-        message = f"{excerpt(time)} is not a time: write it like 2026-11-22T03:00, or in Unix seconds"
-        raise click.BadParameter(message) from error

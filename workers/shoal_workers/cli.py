@@ -70,7 +70,7 @@ def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: 
     *REDIS_SETTINGS,
     *("long_jobs", "roots", "max_results_mb"),
     *INDEX_SETTINGS,
-    *("kept_versions", "private_hosts", "max_text_chars", "log_level", "log_format"),
+    *("kept_versions", "max_text_chars", "log_level", "log_format"),
 )
 def jobs(settings: Settings) -> None:
     """Run long jobs until told to stop (SIGTERM or Ctrl-C).

@@ -213,10 +213,7 @@ def _folder(settings: Settings, name: str) -> Path:
 
 
 def _switch(settings: Settings, index_name: str, version: str | None) -> None:
-    """Publish a version: `version`, or if that is None the version published before the current one.
-
-    Then delete from Redis the changes that all versions of the index contain.
-    """
+    """Publish `version`, or without one the version before, and delete changes that all versions contain from Redis."""
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.document_encoder import served_digest
     from shoal_workers.index.long_jobs import changes_of, name_of

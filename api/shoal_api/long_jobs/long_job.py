@@ -25,7 +25,6 @@ from shoal.job_folders import JOBS
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus, public_map, public_text
 from shoal.process.allowed_path import allowed_path
-from shoal.process.private_network import check_address
 from shoal_api.answers.response import json_response
 from shoal_api.context import Context, context
 from shoal_api.long_jobs.upload_store import JobFolder, discard_rest
@@ -115,7 +114,11 @@ def submit_with_file(
         job_id = long_jobs.id_of(client, key := idempotency_key())
         with uploads.new(client, job_id) as folder:
             is_known = key is not None and _is_known(job_id)
-            _check(query, fields)
+            if fields is not query and query.model_fields_set:
+                raise InvalidRequest(
+                    f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a "
+                    "file there and send the file as the body"
+                )
             given = arguments(folder) | {"source": _source(fields, folder)}
             size = (request.content_length or 0) if json_request().is_upload else 0
             if not is_known:
@@ -126,7 +129,7 @@ def submit_with_file(
                     folder.receive(json_request(), query.name or "", context().stopping.is_set)
             folder.is_kept = True
             try:
-                long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id, upload_bytes=size)
+                long_jobs.submit(kind, given, client=client, job_id=job_id, upload_bytes=size)
             except ShoalError as error:
                 folder.is_kept = is_known or isinstance(error, Unavailable)  # in both cases, Redis may have the job
                 raise
@@ -146,17 +149,6 @@ def _is_known(job_id: str) -> bool:
     with suppress(UnknownJob):
         return bool(context().long_jobs.status(job_id))
     return False
-
-
-def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
-    """Raise an error for wrong fields."""
-    if query.name is None and query.model_fields_set:
-        raise InvalidRequest(
-            f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "
-            "and send the file as the body"
-        )
-    if fields.webhook is not None:
-        check_address(fields.webhook, context().settings.private_host_names())
 
 
 def _source(fields: Fields, folder: JobFolder) -> str:

@@ -1,4 +1,4 @@
-"""/v1/jobs: jobs and long jobs, submitted, watched, fetched, paused and cancelled. POST /v1/bulk: files to embed."""
+"""/v1/jobs: jobs and long jobs, submitted, watched, fetched, cancelled and retried. POST /v1/bulk: files to embed."""
 
 import os
 import re
@@ -135,18 +135,6 @@ async def delete_job(path: JobPath) -> Response:
         return json_response({"id": path.id, "status": await context().client.queue.cancel(path.id)})
     except UnknownJob:
         return json_response(await context().in_thread(_deleted, path.id))
-
-
-@api.post("/v1/jobs/<id>/pause", responses={200: LongJobState})
-def pause_job(path: JobPath) -> Response:
-    """Pause a long job until it is resumed; return its new status."""
-    return json_response(state(path.id, context().long_jobs.pause(own_job(path.id).id)))
-
-
-@api.post("/v1/jobs/<id>/resume", responses={200: LongJobState})
-def resume_job(path: JobPath) -> Response:
-    """Let a paused long job go on where it stopped; return its new status."""
-    return json_response(state(path.id, context().long_jobs.resume(own_job(path.id).id)))
 
 
 @api.post("/v1/jobs/<id>/retry", responses={200: LongJobState})

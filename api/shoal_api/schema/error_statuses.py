@@ -12,7 +12,7 @@ from shoal_api.schema.responses import ERROR_HEADERS, described
 _CODES = {
     400: ("invalid_json", "malformed_job", "unsupported_version"),
     401: ("unauthorized",),
-    403: ("forbidden", "path_not_allowed", "address_not_allowed"),
+    403: ("forbidden", "path_not_allowed"),
     404: ("not_found", "unknown_index", "unknown_job", "unknown_file", "index_not_found", "model_not_found"),
     405: ("method_not_allowed",),
     406: ("not_acceptable",),

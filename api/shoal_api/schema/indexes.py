@@ -85,7 +85,7 @@ class _BuildFields(SourceFields):
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the long job, without its source."""
-        return {name: getattr(self, name) for name in _BuildFields.model_fields if name != "webhook"}
+        return {name: getattr(self, name) for name in _BuildFields.model_fields}
 
 
 class BuildBody(_BuildFields):

@@ -10,15 +10,12 @@ from shoal_api.schema.body import Body, ChunkOverlap, ChunkTokens, Dimensions, N
 from shoal_api.schema.requests import TextOptions
 from shoal_api.schema.responses import ANY_FORMAT, SUBMITTED_HEADERS, JobResult, JobState, JobStatus, described
 
-_ID = "05994f8ba4d8bac6959289ef"
-
 
 class SourceFields(Body):
-    """The columns of a source, and the URL to notify when the job has ended."""
+    """The columns of a source."""
 
     text_column: Name | None = Field(None, description="Column with the texts; null: the column that looks like texts")
     id_column: Name | None = Field(None, description="Column of the ids; null: `id`, else `_id`, else positions from 0")
-    webhook: Path | None = Field(None, description="URL to which the status of the job is sent when the job has ended")
 
 
 class _BulkFields(SourceFields, TextOptions):
@@ -69,7 +66,7 @@ class FilePath(BaseModel):
 
 
 _LONG_JOB = {
-    "id": _ID,
+    "id": "05994f8ba4d8bac6959289ef",
     "kind": "embed_file",
     "status": "running",
     "arguments": {"source": "news.jsonl", "out": "jobs/2f6d1c8e03b7/0b6c7f2a9d1e-05994f8ba4d8bac6959289ef/vectors"},
@@ -88,13 +85,12 @@ _LONG_JOB = {
     "result": None,
     "error": None,
     "worker": "5d0c1f7be2a4",
-    "webhook": None,
     "note": None,
 }
 
 
 class LongJob(BaseModel):
-    """A long job. Times are in Unix seconds. docs/http.md describes its `progress`, `error` and `webhook`."""
+    """A long job. Times are in Unix seconds. docs/http.md describes its `progress` and `error`."""
 
     model_config = described(example=_LONG_JOB)
     id: str
@@ -108,7 +104,6 @@ class LongJob(BaseModel):
     result: Any = Field(description="The result of the job, once it is done")
     error: dict[str, str] | None
     worker: str = Field(description="A digest of the name of the runner that has the job, or had it last")
-    webhook: dict[str, Any] | None = Field(description="The outcome of the webhook; null in lists")
     note: str | None = Field(description="Why the job does not begin, if no runner is alive")
 
 
@@ -125,7 +120,7 @@ class LongJobSubmitted(LongJobState):
 
     model_config = described(
         answer_headers=SUBMITTED_HEADERS,
-        example={"id": _ID, "status": "queued", "note": None},
+        example={"id": "05994f8ba4d8bac6959289ef", "status": "queued", "note": None},
     )
 
 

@@ -42,7 +42,6 @@ ENDINGS = (".safetensors", ".npy", ".jsonl")
 @click.option("--format", "format_name", type=click.Choice(tuple(SUFFIXES)), help="Folder: format of its parts.")
 @click.option("--part-rows", type=int, help="Folder: rows of the source in each part. [default: 8192]")
 @click.option("--detach", is_flag=True, help="Folder: let a runner do it, print the id of the job, and return.")
-@click.option("--webhook", help="With --detach: URL to notify when the job ends.")
 @settings_options(*REDIS_SETTINGS, "max_text_chars")
 def embed(
     settings: Settings,
@@ -55,7 +54,6 @@ def embed(
     format_name: str | None,
     part_rows: int | None,
     detach: bool,
-    webhook: str | None,
     **options: Any,
 ) -> None:
     """Embed TEXTS, the lines of a file, or the lines of standard input. Print or save the vectors in the same order.
@@ -72,7 +70,7 @@ def embed(
             raise InvalidRequest(f"{excerpt(out)} is a folder, for the vectors of records: name their file with --file")
         if detach:
             request = BulkRequest(place_of(str(source)), place_of(out), options=options, **given)
-            submit(settings, "embed_file", asdict(request), webhook)
+            submit(settings, "embed_file", asdict(request))
         else:
             _embed_into_folder(settings, BulkRequest(str(source), out, options=options, **given))
         return

@@ -1,7 +1,6 @@
-"""The commands `shoal job`: look at long jobs, pause, resume, cancel, retry and delete them."""
+"""The commands `shoal job`: look at long jobs, cancel, retry and delete them."""
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,6 @@ import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines, when
-from shoal.errors import FileError
 from shoal.process.progress import TaskBar, task_line
 from shoal.settings import Settings
 
@@ -23,7 +21,7 @@ INTERRUPTED = 130
 
 @click.group()
 def job() -> None:
-    """List, watch, stop, resume, retry and delete long jobs.
+    """List, watch, cancel, retry and delete long jobs.
 
     A long job embeds a file or builds an index. A runner does it: `shoal serve` starts one, and so does `shoal jobs`.
     """
@@ -67,11 +65,8 @@ def watch(settings: Settings, job_id: str) -> None:
     from shoal.client.long_job_handles import LongHandle  # imported late, because it loads msgpack
 
     with long_jobs(settings) as jobs:
-        status = jobs.status(job_id).status
-        if status == "queued":
+        if jobs.status(job_id).status == "queued":
             _warn_without_runner(jobs)
-        elif status == "paused":
-            echo(f"the job is paused: `shoal job resume {job_id}` lets it go on", err=True)
 
         def report(status: "LongJobStatus") -> None:
             if status.status == "running":
@@ -105,9 +100,7 @@ def _change_command(name: str, help_text: str, soon: str = "") -> None:
                 echo(f"{job_id} is {status}" + (f", and {soon} in a moment" if soon and status == "running" else ""))
 
 
-_change_command("pause", "Stop long jobs for a while; their complete parts are kept.", "paused")
-_change_command("resume", "Let paused long jobs continue after their complete parts.")
-_change_command("cancel", "End long jobs; the parts of a result that they have written stay.", "cancelled")
+_change_command("cancel", "Stop long jobs; their complete parts are kept.", "cancelled")
 _change_command("retry", "Let long jobs that failed or were cancelled continue after their complete parts.")
 _change_command("delete", "Delete long jobs that have ended from the list; the folders that they have written stay.")
 
@@ -119,15 +112,10 @@ def long_jobs(settings: Settings) -> "LongJobs":
     return LongJobs(settings)
 
 
-def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: str | None) -> None:
-    """Submit a long job, and print its id and how to watch it. Raises AddressNotAllowed for a private webhook."""
-    from shoal.process.private_network import check_address  # imported late, because it loads ipaddress
-
-    if webhook is not None:
-        with suppress(FileError):  # perhaps only the runner's machine can resolve the host name
-            check_address(webhook, settings.private_host_names())
+def submit(settings: Settings, kind: str, arguments: dict[str, Any]) -> None:
+    """Submit a long job, and print its id and how to watch it."""
     with long_jobs(settings) as jobs:
-        job_id = jobs.submit(kind, arguments, webhook=webhook)
+        job_id = jobs.submit(kind, arguments)
         echo(job_id)
         echo(f"watch it with: shoal job watch {job_id}", err=True)
         _warn_without_runner(jobs)
@@ -144,7 +132,7 @@ def _outline(status: "LongJobStatus") -> str:
     words = [status.id, when(status.submitted_at), f"{status.status:9}", f"{status.kind:12}"]
     names = ("action", "source", "out", "name", "version")
     words.append(" ".join(f"{name} {about[name]}" for name in names if about.get(name)))
-    if status.status in ("running", "paused"):
+    if status.status == "running":
         words.append(f"({task_line(progress)})")
     elif status.error:
         words.append(f"({status.error['code']}: {status.error['message']})")
@@ -157,7 +145,7 @@ def _print_details(status: "LongJobStatus") -> None:
     shown = {"id": status.id, "kind": status.kind, "status": status.status, **status.arguments}
     shown["progress"] = task_line(replace(progress, eta_s=None) if status.has_ended else progress)
     shown |= {name: when(time_s) for name in times if (time_s := getattr(status, name)) is not None}
-    shown |= {"runner": status.worker, "webhook": status.webhook, "result": status.result, "error": status.error}
+    shown |= {"runner": status.worker, "result": status.result, "error": status.error}
     for name, value in shown.items():
         if value not in (None, "", {}):
             echo(f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")

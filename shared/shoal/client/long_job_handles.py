@@ -39,7 +39,7 @@ class LongHandle:
     id: str
 
     def status(self) -> str:
-        """Return one of queued, running, paused, done, failed and cancelled."""
+        """Return one of queued, running, done, failed and cancelled."""
         return self.jobs.status(self.id).status
 
     def progress(self) -> TaskProgress:
@@ -73,17 +73,13 @@ class LongHandle:
             time.sleep(min(pause_s, left_s))
             pause_s = min(MAX_PAUSE_S, 2 * pause_s)
 
-    def pause(self) -> str:
-        """Pause the job, keeping its finished work; return its status."""
-        return self.jobs.pause(self.id)
-
-    def resume(self) -> str:
-        """Let a paused job continue; return its status."""
-        return self.jobs.resume(self.id)
-
     def cancel(self) -> str:
-        """End the job for good; return its status. The files that the job has written stay."""
+        """Stop the job, keeping its finished work; return its status."""
         return self.jobs.cancel(self.id)
+
+    def retry(self) -> str:
+        """Let a failed or cancelled job continue; return its status."""
+        return self.jobs.retry(self.id)
 
     def delete(self) -> None:
         """Delete the job from the list of long jobs; raise JobNotEnded if it has not ended.
@@ -107,7 +103,6 @@ class BuildOptions(TypedDict, total=False):
     chunk_overlap: int  #: most tokens that two neighbouring chunks share
     field_kinds: list[str]  #: kinds of fields, such as "year=number"; other kinds are detected from the values
     token_vectors: bool  #: True: keep the token vectors of a late-interaction reranker, for second stages of searches
-    webhook: str | None  #: URL that is notified when the build ends
     idempotency_key: str | None  #: the same build with the same key within a day makes no second job
 
 

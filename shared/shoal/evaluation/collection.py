@@ -14,7 +14,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.process.allowed_path import local_path
 from shoal.records.document import SourceLabel
-from shoal.records.line_records import COMPRESSED_ENDINGS, read_lines
+from shoal.records.line_records import PACKED_ENDING, read_lines
 from shoal.records.source_file import SourceRules, open_file
 
 #: Names of the fields that may have a query's id and text in a line of JSON, in order of preference.
@@ -53,7 +53,7 @@ class Collection:
 
 def file_of(folder: str, name: str) -> str:
     """Return the path of a file in a folder. If the folder has only a packed file, return the path of that file."""
-    paths = [Path(folder, name + ending) for ending in ("", *COMPRESSED_ENDINGS)]
+    paths = [Path(folder, name + ending) for ending in ("", PACKED_ENDING)]
     return str(next((path for path in paths if path.is_file()), paths[0]))
 
 

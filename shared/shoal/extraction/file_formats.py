@@ -31,21 +31,19 @@ _LINE, _PARAGRAPH, *_KEPT = map(chr, range(0xFDD0, 0xFDD5))
 _KEEP = str.maketrans(" \t\n", "".join(_KEPT))
 _GIVE_BACK = str.maketrans("".join(_KEPT), " \t\n")
 
-#: The mark before and after each kind of element: the mark of a line or a paragraph, or a blank for a table's cell.
-_MARKS = {
-    **dict.fromkeys(("address", "aside", "body", "br", "caption", "center", "dd", "details", "div", "dt"), _LINE),
-    **dict.fromkeys(("fieldset", "figcaption", "form", "header", "hr", "legend", "li", "main", "option"), _LINE),
-    **dict.fromkeys(("summary", "tbody", "tfoot", "thead", "tr"), _LINE),
-    **dict.fromkeys(("article", "blockquote", "dl", "figure", "h1", "h2", "h3", "h4", "h5", "h6"), _PARAGRAPH),
-    **dict.fromkeys(("ol", "p", "pre", "section", "table", "ul"), _PARAGRAPH),
-    **dict.fromkeys(("td", "th"), " "),
-}
+#: The elements before and after which a line or a paragraph ends, and the cells of tables.
+_OF_LINES = (
+    "address, aside, br, caption, center, dd, details, div, dt, fieldset, figcaption, form, header, hr, legend, li, "
+    "main, option, summary, tbody, tfoot, thead, tr"
+)
+_OF_PARAGRAPHS = "article, blockquote, dl, figure, h1, h2, h3, h4, h5, h6, ol, p, pre, section, table, ul"
+_OF_CELLS = "td, th"
 
 #: Elements that do not contain the page's own text, such as programs, pictures, forms and navigation.
-_LEFT_OUT = {
-    *("audio", "button", "canvas", "datalist", "dialog", "embed", "footer", "head", "iframe", "input", "math", "nav"),
-    *("noscript", "object", "script", "select", "style", "svg", "template", "textarea", "title", "video"),
-}
+_LEFT_OUT = (
+    "audio, button, canvas, datalist, dialog, embed, footer, head, iframe, input, math, nav, noscript, object, script, "
+    "select, style, svg, template, textarea, title, video"
+)
 
 _FENCED = r"^ {0,3}(`{3,}|~{3,})[^`\n]*\n[\s\S]*?(?:^ {0,3}\1|\Z)"  # a block of code, which has no headings
 _HEADING = re.compile(_FENCED + r"|^ {0,3}#{1,6}[ \t](.*)|^(.+)\n(?:=+|-{2,})[ \t]*$", re.MULTILINE)
@@ -57,10 +55,7 @@ _DIVIDED = re.compile(r"(?<=[^\W\d_])-\n(?=[^\W\d_A-Z])")
 
 
 def decode(data: bytes, may_declare: bool = False) -> str:
-    """Return the text of a file. The byte order mark, or else a declaration, gives the encoding. The default is UTF-8.
-
-    Raises UnreadableFile for an unknown encoding, for bytes that the encoding does not allow, and for NUL.
-    """
+    """Return the text of a file. Its byte order mark or declaration gives the encoding. Raises UnreadableFile."""
     mark = next(filter(data.startswith, _BYTE_ORDER_MARKS), b"")
     encoding = _BYTE_ORDER_MARKS.get(mark, "utf-8")
     declared = _DECLARED.search(data[:DECLARED_BYTES]) if may_declare and not mark else None
@@ -99,42 +94,24 @@ def extract_html(data: bytes) -> Extracted:
 
 
 def _element_text(root: Any) -> str:
+    for node in root.css(_LEFT_OUT):
+        node.replace_with("")  # detaches the element, because another one of the list may be inside it
+    for tags, mark in ((_OF_LINES, _LINE), (_OF_PARAGRAPHS, _PARAGRAPH), (_OF_CELLS, " ")):
+        for node in root.css(tags):
+            node.insert_before(mark)
+            node.insert_after(mark)
+    for node in root.css("pre"):
+        node.replace_with(node.text().translate(_KEEP))
     paragraphs = []
-    for paragraph in _marked(root).split(_PARAGRAPH):
+    for paragraph in root.text().split(_PARAGRAPH):
         lines = [" ".join(line.split()).strip(_KEPT[-1]) for line in paragraph.split(_LINE) if not line.isspace()]
         if text := "\n".join(filter(None, lines)):
             paragraphs.append(text)
     return "\n\n".join(paragraphs).translate(_GIVE_BACK).strip()
 
 
-def _marked(root: Any) -> str:
-    """Return the texts of an element with marks between them. Elements may be nested too deeply for recursion."""
-    parts: list[str] = []
-    node, is_done, num_pre, root_id = root, False, 0, root.mem_id
-    while True:
-        tag, child = node.tag, None
-        if tag == "-text":
-            text = node.text(deep=False)
-            parts.append(text.translate(_KEEP) if num_pre else text)
-        elif tag not in _LEFT_OUT:
-            parts.append(_MARKS.get(tag, ""))
-            child = None if is_done else node.first_child
-            if tag == "pre":
-                num_pre += bool(child) - is_done
-        if child:
-            node = child
-            continue
-        if node.mem_id == root_id:
-            return "".join(parts)
-        following = node.next
-        node, is_done = (following, False) if following else (node.parent, True)
-
-
 def extract_markdown(data: bytes) -> Extracted:
-    """Return the text of a file without front matter and comments, and its title, from the front matter or a heading.
-
-    Raises UnreadableFile.
-    """
+    """Return the text of a file without front matter and comments, and its title. Raises UnreadableFile."""
     text, front = decode(data).replace("\r\n", "\n"), ""
     if text.startswith("---\n") and (end := text.find("\n---\n", 3)) >= 0:
         front, text = text[4:end], text[end + 5 :]

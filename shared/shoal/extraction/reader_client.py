@@ -1,7 +1,6 @@
 """The client of the process that reads documents, with the kinds of files and their limits."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -26,8 +25,8 @@ KINDS = {
 #: Size limits of a file and of its text, in bytes.
 MAX_FILE_BYTES, MAX_TEXT_BYTES = 256 * 2**20, 8 * 2**20
 
-#: Largest amount of memory for reading a file, in bytes, and the exit code of a process that needed more.
-MAX_MEMORY_BYTES, OUT_OF_MEMORY = 2**30, 12
+#: Largest amount of memory for reading a file, in bytes.
+MAX_MEMORY_BYTES = 2**30
 
 #: The package that a kind of file needs. The extra `documents` installs all of them.
 PACKAGES = {"html": "selectolax", "pdf": "pypdf"}
@@ -88,14 +87,11 @@ class ReaderClient(Closing):
             self.close()
             raise
         if answer is None:
-            exit_code = self.close()
-            if exit_code == OUT_OF_MEMORY:
-                fault = f"reading it takes over {MAX_MEMORY_BYTES:,} bytes of memory"
-            elif exit_code == -signal.SIGXCPU:
-                fault = "reading it takes too much of the processor's time"
-            else:
-                fault = f"the process that read it has ended (exit code {exit_code})"
-            raise UnreadableFile(f"{fault}: save it anew, or leave it out")
+            raise UnreadableFile(
+                f"the process that read it has ended (exit code {self.close()}): perhaps it takes over "
+                f"{MAX_MEMORY_BYTES:,} bytes of memory or too much of the processor's time: save it anew, or leave it "
+                "out"
+            )
         fault, text, title = answer
         if fault:
             raise UnreadableFile(fault[:MAX_ERROR_CHARS])

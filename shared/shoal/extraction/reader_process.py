@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from shoal.extraction.file_formats import decode, extract_html, extract_markdown, extract_pdf
-from shoal.extraction.reader_client import MAX_MEMORY_BYTES, MAX_TEXT_BYTES, OUT_OF_MEMORY, Extracted, UnreadableFile
+from shoal.extraction.reader_client import MAX_MEMORY_BYTES, MAX_TEXT_BYTES, Extracted, UnreadableFile
 from shoal.process.system_limits import die_with_parent, limit_memory
 
 _EXTRACT: dict[str, Callable[[bytes], Extracted]] = {
@@ -68,9 +68,6 @@ def _limit_time(seconds: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
-            main(*sys.argv[1:])
-    except MemoryError:
-        os._exit(OUT_OF_MEMORY)
+    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
+        main(*sys.argv[1:])
     os._exit(0)

@@ -1,1 +1,1 @@
-"""Long jobs for clients: submit, read, pause, resume and cancel them. Imports the contract and the broker."""
+"""Long jobs for clients: submit, read, cancel, retry and delete them. Imports the contract and the broker."""

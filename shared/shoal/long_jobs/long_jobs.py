@@ -1,4 +1,4 @@
-"""Long jobs: any program with access to Redis can submit, read, pause, resume, cancel and delete them."""
+"""Long jobs: any program with access to Redis can submit, read, cancel, retry and delete them."""
 
 import json
 import re
@@ -17,7 +17,6 @@ from shoal.long_jobs.status import ENDED, LongJobStatus
 from shoal.long_jobs.submission import JOB_ID, KINDS, LONG, QUEUES, QUICK, Kind, Submission, queue_name
 from shoal.process.closing import Closing
 from shoal.process.extra import install_command
-from shoal.process.private_network import split_url, without_query
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -89,7 +88,6 @@ class LongJobs(Closing):
         kind: str,
         arguments: Mapping[str, Any],
         *,
-        webhook: str | None = None,
         idempotency_key: str | None = None,
         client: str = "",
         job_id: str | None = None,
@@ -97,18 +95,15 @@ class LongJobs(Closing):
     ) -> str:
         """Put a job into its queue and return its id, 24 hex digits: `job_id`, or else a new id.
 
-        The runner sends a request to the URL `webhook` when the job ends. A second call within a day with the same
-        `idempotency_key` and `client`, or with the same `job_id`, returns the id of the first job. Raises
-        InvalidRequest for an unknown kind, for arguments that JSON cannot express, for a webhook that is not an HTTP
-        URL, and for a key or an id used for another job.
+        A second call within a day with the same `idempotency_key` and `client`, or with the same `job_id`, returns the
+        id of the first job. Raises InvalidRequest for an unknown kind, for arguments that JSON cannot express, and for
+        a key or an id used for another job.
         """
         if kind not in self._kinds:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
         if not _are_sound(dict(arguments)):
             raise InvalidRequest(f"arguments takes JSON with 64-bit numbers, of at most {MAX_ARGUMENT_BYTES:,} bytes")
-        if webhook is not None:
-            split_url(webhook)
-        submission = Submission(kind, dict(arguments), webhook or "", client, upload_bytes, traceparent.current())
+        submission = Submission(kind, dict(arguments), client, upload_bytes, traceparent.current())
         job_id = job_id or self.id_of(client, idempotency_key)
         with self._broker.translated():
             self._put(submission, job_id)
@@ -131,8 +126,7 @@ class LongJobs(Closing):
         """Return the state of a job with its progress, and with its result once the job is done."""
         with self._broker.translated():
             job = self._get(job_id)
-            status = replace(job.describe(), result=job.result_if_done())
-            return replace(status, webhook=self._webhook(job)) if job.submission.webhook else status
+            return replace(job.describe(), result=job.result_if_done())
 
     def list(self, client: str | None = None, limit: int = LIMIT) -> list[LongJobStatus]:
         """Return at most `limit` jobs of a client or of all clients, newest first, without quick jobs and results."""
@@ -144,9 +138,7 @@ class LongJobs(Closing):
                 ids = [job_id for name in names if JOB_ID.fullmatch(job_id := name.decode(errors="replace"))]
                 jobs = dict(zip(ids, self._job_class.fetch_many(ids, self._connection), strict=True))
                 found += [job.describe() for job in jobs.values() if job]
-                unread = [job_id for job_id, job in jobs.items() if job is None]
-                gone = [job_id for job_id in unread if not self._connection.exists(self._job_class.key_for(job_id))]
-                if gone:
+                if gone := [job_id for job_id, job in jobs.items() if job is None]:
                     self._connection.zrem(key, *gone)
                 first += len(names) - len(gone)
                 if len(names) < CHUNK:
@@ -160,21 +152,13 @@ class LongJobs(Closing):
         except Unsupported:
             return True
 
-    def pause(self, job_id: str) -> str:
-        """Pause a job and return its status. A running job stops soon. Raises InvalidRequest if the job has ended."""
-        return self._change(job_id, lambda job, pipeline: job.request("paused", pipeline))
-
-    def resume(self, job_id: str) -> str:
-        """Let a paused job continue, and return its status. Raises InvalidRequest if the job has ended."""
-        return self._change(job_id, lambda job, pipeline: job.request("resumed", pipeline))
-
     def cancel(self, job_id: str) -> str:
         """Cancel a job that has not ended, and return its status. A running job stops a moment later."""
-        return self._change(job_id, lambda job, pipeline: job.request("cancelled", pipeline))
+        return self._change(job_id, lambda job, pipeline: job.request_cancel(pipeline))
 
     def retry(self, job_id: str) -> str:
         """Let a failed or cancelled job continue, and return its status. Raises InvalidRequest for other jobs."""
-        return self._change(job_id, lambda job, pipeline: job.request("retried", pipeline))
+        return self._change(job_id, lambda job, pipeline: job.request_retry(pipeline))
 
     def delete(self, job_id: str) -> None:
         """Delete the record of an ended job, but not the files that the job wrote. Raises JobNotEnded."""
@@ -231,20 +215,6 @@ class LongJobs(Closing):
 
     def _lists_of(self, job: "LongJob") -> tuple[str, str]:
         return self._keys.long_jobs, self._list_of(job.submission.client)
-
-    def _webhook(self, job: "LongJob") -> dict[str, Any] | None:
-        """Return the state of a job's webhook, or None once Redis has deleted the state."""
-        url = without_query(job.submission.webhook)
-        pending: dict[str, Any] = {"url": url, "status": "pending", "answer": None, "error": None}
-        if job.status not in ENDED:
-            return pending
-        try:
-            sender = self._get(job.webhook_id)
-        except UnknownJob:
-            return None
-        if isinstance(result := sender.result_if_done(), dict):
-            return pending | {"status": "sent", "answer": result.get("status")}
-        return pending | {"status": "failed" if sender.status in ENDED else "pending", "error": sender.describe().error}
 
 
 def _are_sound(arguments: dict[str, Any]) -> bool:

@@ -8,7 +8,6 @@ callbacks, webhooks, dependencies and repetitions are ignored.
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from rq.exceptions import NoSuchJobError
@@ -22,7 +21,7 @@ from shoal.contract import wire
 from shoal.errors import InvalidRequest, ShoalError
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import ENDED, LongJobStatus, Status
-from shoal.long_jobs.submission import WEBHOOK, Kind, Submission, queue_name
+from shoal.long_jobs.submission import Kind, Submission, queue_name
 from shoal.process import logs
 from shoal.task_progress import TaskProgress
 
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 #: Size limit of a submission, in bytes.
 MAX_BYTES = 2**20
 
-#: The field of a running job's hash with the submitter's wish: PAUSE or CANCEL.
-WANTED = "shoal_wanted"
-PAUSE, CANCEL = "pause", "cancel"
+#: The field of a running job's hash that contains CANCEL once a client wants the job to end.
+WANTED, CANCEL = "shoal_wanted", "cancel"
 
 #: The field of a running job's hash with the id of its execution, which identifies the run of the job.
 RUN = "shoal_run"
@@ -44,7 +42,7 @@ STATUS_OF: Mapping[JobStatus, Status] = {
     JobStatus.QUEUED: "queued",
     JobStatus.SCHEDULED: "queued",
     JobStatus.STARTED: "running",
-    JobStatus.DEFERRED: "paused",
+    JobStatus.DEFERRED: "cancelled",  # earlier releases could pause a job, which a retry continues
     JobStatus.FINISHED: "done",
     JobStatus.FAILED: "failed",
     JobStatus.STOPPED: "failed",
@@ -60,7 +58,7 @@ class LongJob(Job):
     workers_key: ClassVar[str] = WORKERS_BY_QUEUE_KEY
     submission: Submission
     kind: Kind
-    #: The submitter's wish for the running job: PAUSE, CANCEL or "".
+    #: CANCEL if the running job must end.
     wanted = ""
     #: The id of the running job's execution; empty if a runner of an earlier release began the run.
     run = ""
@@ -125,18 +123,13 @@ class LongJob(Job):
         return STATUS_OF[self._status]
 
     @property
-    def webhook_id(self) -> str:
-        """The id of the job that sends this job's webhook."""
-        return f"{self.id}-webhook"
-
-    @property
     def about(self) -> dict[str, Any]:
         """The facts that identify the job in a log line, for the argument `extra` of a logger's methods."""
         given = self.submission
         return logs.about(self.id, given.client, given.traceparent, kind=given.kind)
 
     def describe(self) -> LongJobStatus:
-        """Return the job for clients, without its result and webhook."""
+        """Return the job for clients, without its result."""
         found, ended_at = self.meta.get("error"), self.ended_at if self.status in ENDED else None
         error = {name: str(found.get(name, "")) for name in ("code", "message")} if isinstance(found, dict) else None
         return LongJobStatus(
@@ -183,18 +176,19 @@ class LongJob(Job):
 
         return bool(self.connection.transaction(attempt, self.key, value_from_callable=True))
 
-    def request(self, action: str, pipeline: "Pipeline") -> None:
-        """Carry out a client's request. `action` is a key of `STEPS`. Raises InvalidRequest."""
-        steps, is_doomed = STEPS[action], self.wanted == CANCEL and action != "cancelled"
-        if self.status not in steps or is_doomed:
-            state = self.status if self.status not in steps else "being cancelled"
-            raise InvalidRequest(f"job {self.id} is {state}: it cannot be {action}")
-        if step := steps[self.status]:
-            step(self, pipeline)
+    def request_cancel(self, pipeline: "Pipeline") -> None:
+        """Cancel a job that has not ended. The worker of a running job does that a moment later."""
+        if self.status == "running":
+            pipeline.hset(self.key, WANTED, CANCEL)
+        elif self.status == "queued":
+            self.mark_cancelled(pipeline)
 
-    def want(self, pipeline: "Pipeline", wish: str) -> None:
-        """Ask the worker of the running job to pause or cancel the job. An empty wish withdraws the request."""
-        pipeline.hset(self.key, WANTED, wish)
+    def request_retry(self, pipeline: "Pipeline") -> None:
+        """Put a failed or cancelled job into its queue, with all its retries. Raises InvalidRequest for other jobs."""
+        if self.status not in ("failed", "cancelled"):
+            raise InvalidRequest(f"job {self.id} is {self.status}: it cannot be retried")
+        self.renew_retries()
+        self.enqueue(pipeline)
 
     def enqueue(self, pipeline: "Pipeline", *, at_front: bool = False) -> None:
         """Put a job that is not running into its queue."""
@@ -208,11 +202,6 @@ class LongJob(Job):
         """Give the job the number of retries of a new job."""
         self.retries_left = len(self.kind.retry_after_s)
 
-    def go_on(self, pipeline: "Pipeline") -> None:
-        """Put a job that is not running into its queue, with all its retries."""
-        self.renew_retries()
-        self.enqueue(pipeline)
-
     def try_later(self, pipeline: "Pipeline") -> None:
         """Let the job run again after a pause. RQ's `retry` would write the status before the transaction."""
         pause_s = self.get_retry_interval()
@@ -222,12 +211,6 @@ class LongJob(Job):
         else:
             self.enqueue(pipeline, at_front=True)
 
-    def mark_paused(self, pipeline: "Pipeline") -> None:
-        """Mark a job that is not running as paused, until it is resumed."""
-        queue = self._leave(pipeline)
-        self.set_status(JobStatus.DEFERRED, pipeline)
-        queue.deferred_job_registry.add(self, pipeline=pipeline)
-
     def mark_cancelled(self, pipeline: "Pipeline") -> None:
         """Mark a job that is not running as cancelled. Redis then keeps it as long as a failed job."""
         queue = self._leave(pipeline)
@@ -235,53 +218,22 @@ class LongJob(Job):
         self.save(pipeline)
         queue.canceled_job_registry.add(self, self.kind.failure_ttl_s, pipeline)
         pipeline.expire(self.key, self.kind.failure_ttl_s)
-        self.announce_end(pipeline)
 
     def forget(self, pipeline: "Pipeline") -> None:
-        """Delete everything about an ended job except the outcome of its webhook."""
+        """Delete everything about an ended job."""
         self._leave(pipeline)
         pipeline.delete(self.key, Result.get_key(self.id), self.execution_registry.key)  # type: ignore[no-untyped-call]
-
-    def announce_end(self, pipeline: "Pipeline") -> None:
-        """Put the job that sends the webhook into its queue, if the submitter named a webhook."""
-        if url := self.submission.webhook:
-            given = Submission(WEBHOOK.name, {"url": url, "id": self.id})
-            sender = self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection)
-            pipeline.delete(sender.key)  # a retried job may have an earlier webhook job
-            sender._status = JobStatus.SCHEDULED
-            sender.enqueue(pipeline)
 
     def _leave(self, pipeline: "Pipeline") -> Queue:
         """Remove the job from its queue and from the registry for its status; return its queue."""
         queue = Queue(self.origin, self.connection, job_class=type(self), serializer=MsgpackSerializer)
         for key in (queue.key, queue.intermediate_queue_key):
             pipeline.lrem(key, 0, self.id)
-        registries = {
-            JobStatus.SCHEDULED: queue.scheduled_job_registry,
-            JobStatus.DEFERRED: queue.deferred_job_registry,
-            JobStatus.FINISHED: queue.finished_job_registry,
-            JobStatus.FAILED: queue.failed_job_registry,
-            JobStatus.CANCELED: queue.canceled_job_registry,
-        }
-        if (registry := registries.get(self._status)) is not None:
+        if (registry := getattr(queue, f"{self._status.value}_job_registry", None)) is not None:
             pipeline.zrem(registry.key, self.id)
         pipeline.hdel(self.key, WANTED, RUN)
         pipeline.persist(self.key)
         return queue
-
-
-#: For each request of a client, the method that is called in each state of the job. With None, the job stays as it is.
-#: In a state that is not named, the request is refused.
-STEPS: Mapping[str, Mapping[Status, Callable[[LongJob, "Pipeline"], None] | None]] = {
-    "paused": {"running": partial(LongJob.want, wish=PAUSE), "queued": LongJob.mark_paused, "paused": None},
-    "resumed": {"running": partial(LongJob.want, wish=""), "queued": None, "paused": LongJob.go_on},
-    "cancelled": {
-        "running": partial(LongJob.want, wish=CANCEL),
-        **dict.fromkeys(("queued", "paused"), LongJob.mark_cancelled),
-        **dict.fromkeys(ENDED),
-    },
-    "retried": dict.fromkeys(("failed", "cancelled"), LongJob.go_on),
-}
 
 
 def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob, **values: Any) -> type[LongJob]:

@@ -1,5 +1,6 @@
-"""The state of a long job for clients. In answers over HTTP and in webhooks it contains no private paths."""
+"""The state of a long job for clients. In answers over HTTP it contains no private paths."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +13,7 @@ from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 
 #: The states of a long job.
-Status = Literal["queued", "running", "paused", "done", "failed", "cancelled"]
+Status = Literal["queued", "running", "done", "failed", "cancelled"]
 
 #: All states.
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -23,11 +24,9 @@ ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class LongJobStatus:
-    """A long job's state. Times are in Unix seconds. `error` has a code and a message; `client` is the submitter's
-    name.
+    """A long job's state. Times are in Unix seconds. `client` is the submitter's name.
 
-    A queued job with an error waits for a retry. `webhook` has the `url` without its query, the `status` (pending, sent
-    or failed), the HTTP status of the `answer`, and the `error` of the last try; lists of jobs leave `webhook` out.
+    `error` has a code and a message. A queued job with an error waits for a retry.
     """
 
     id: str
@@ -42,7 +41,6 @@ class LongJobStatus:
     error: Mapping[str, str] | None = None
     worker: str = ""
     client: str = ""
-    webhook: Mapping[str, Any] | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -81,23 +79,16 @@ def public_text(text: str, settings: Settings) -> str:
 
 def public_values(value: Any, settings: Settings) -> Any:
     """Return a value for JSON, with paths in all its texts relative to the folders for files and indexes."""
-    # Patterns for each folder's path, as given and with all links followed, and their replacements.
     above = [path for path in (settings.files_folder, settings.index_home_folder) if path != Path("/")]
-    words = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
-    for name, folder in [*settings.index_folders().items(), *((".", folder) for folder in above)]:
-        words |= {rf"{re.escape(str(path))}(?![\w-]|\.\w)": name for path in (folder.resolve(), folder)}
-    return _replaced(value, {re.compile(pattern): word for pattern, word in words.items()})
+    places = [(folder, "/", "") for folder in above]
+    places += [(folder, r"(?![\w-]|\.\w)", name) for name, folder in settings.index_folders().items()]
+    places += [(folder, r"(?![\w-]|\.\w)", ".") for folder in above]
+    text = _as_json(value)
+    for folder, after, word in places:
+        for path in (folder.resolve(), folder):
+            text = re.sub(re.escape(_as_json(str(path))[1:-1]) + after, _as_json(word)[1:-1].replace("\\", r"\\"), text)
+    return json.loads(text)
 
 
-def _replaced(value: Any, words: dict[re.Pattern[str], str]) -> Any:
-    match value:
-        case str():
-            for pattern, word in words.items():
-                value = pattern.sub(word.replace("\\", r"\\"), value)
-            return value
-        case list() | tuple():
-            return [_replaced(item, words) for item in value]
-        case dict():
-            return {name: _replaced(item, words) for name, item in value.items()}
-        case _:
-            return value
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

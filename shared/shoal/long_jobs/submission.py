@@ -13,8 +13,8 @@ _DAY_S = 86_400
 #: The ids of long jobs that RQ allows.
 JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
-#: The queues, for long work, quick work and webhooks. A runner has a separate worker for each queue.
-QUEUES = (LONG, QUICK, WEBHOOKS) = ("long", "quick", "webhooks")
+#: The queues, for long work and for quick work. A runner has separate workers for each queue.
+QUEUES = (LONG, QUICK) = ("long", "quick")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,6 @@ class Kind:
     retry_after_s: tuple[int, ...] = (0, 10, 60, 300, 900)
 
 
-#: The kind of job that sends a long job's status to its webhook. It is kept as long as the long job, because the long
-#: job's status shows the outcome of the webhook.
-WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 30 * _DAY_S, retry_after_s=(5, 30, 120, 600, 1_800))
-
 #: The kinds of jobs that a runner does.
 KINDS = {
     kind.name: kind
@@ -40,7 +36,6 @@ KINDS = {
         Kind("embed_file"),
         Kind("build_index"),
         Kind("manage_index", QUICK, 600, 600, 600, (0, 1, 5)),
-        WEBHOOK,
     )
 }
 
@@ -59,14 +54,13 @@ class Submission:
 
     kind: str
     arguments: dict[str, Any]
-    webhook: str = ""
     client: str = ""
     upload_bytes: int = 0
     traceparent: str | None = field(default=None, compare=False)
 
     def to_map(self) -> dict[str, Any]:
-        """Return all values except the kind, by their names."""
-        values = asdict(self)
+        """Return all values except the kind, by their names, as runners of an earlier release read them too."""
+        values = asdict(self) | {"webhook": ""}
         del values["kind"]
         return values
 
@@ -74,15 +68,10 @@ class Submission:
     def unpack(cls, data: bytes) -> Self:
         """Return the submission in the bytes that RQ keeps. Raises MalformedJob, InvalidText or TooLarge."""
         match MsgpackSerializer.loads(data):
-            case [
-                str(kind),
-                None,
-                [],
-                {"arguments": dict(arguments), "webhook": str(url), "client": str(client), **rest},
-            ]:
+            case [str(kind), None, [], {"arguments": dict(arguments), "client": str(client), **rest}]:
                 trace, size = traceparent.valid(rest.get("traceparent")), rest.get("upload_bytes")
             case _:
                 raise MalformedJob("it is no long job of Shoal's: submit jobs by the API, a client or a command")
         if not wire.is_json(arguments):
             raise MalformedJob("arguments has values that JSON cannot hold")
-        return cls(kind, arguments, url, client, size if isinstance(size, int) else 0, trace)
+        return cls(kind, arguments, client, size if isinstance(size, int) else 0, trace)

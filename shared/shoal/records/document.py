@@ -127,10 +127,7 @@ class DocumentColumns:
     max_text_chars: int
 
     def document(self, record: Record, number: int, position: int) -> Document:
-        """Return the document of a record. `number` counts from 1 in the source, and `position` counts records from 0.
-
-        Raises BadDocument. Its message does not name the source or the number.
-        """
+        """Return the document of the record with this number and position. Raises BadDocument, which names neither."""
         others = {name: value for name, value in record.items() if name not in (self.text_column, self.id_column)}
         if taken := self.reserved & others.keys():
             raise BadDocument(f"a hit has its own {listed(sorted(taken))}; rename the column of that name")

@@ -89,15 +89,14 @@ def _document(given: Given, number: int, columns: DocumentColumns) -> Document:
 def _check_field(name: Any, value: Any) -> None:
     if not isinstance(name, str):
         raise BadDocument(f"{excerpt(name)} is no name of a field: it takes a string")
-    if not wire.is_json(value, MAX_FIELD_DEPTH):
-        raise BadDocument(
-            f"{excerpt(name)} has a value that JSON cannot hold, or is nested over {MAX_FIELD_DEPTH} levels deep: "
-            "send it as text, or flatter"
-        )
     try:
-        wire.pack({name: value})
-        json.dumps(value, allow_nan=False)
-    except OverflowError:
-        raise BadDocument(f"{excerpt(name)} has a whole number of over 64 bits: send it as text") from None
-    except ValueError:
-        raise BadDocument(f"{excerpt(name)} has a value that is infinite or not a number (NaN): send null") from None
+        is_sound = (
+            wire.is_json(value, MAX_FIELD_DEPTH) and json.dumps(value, allow_nan=False) and wire.pack({name: value})
+        )
+    except (OverflowError, ValueError):  # for whole numbers of over 64 bits, infinity and NaN
+        is_sound = False
+    if not is_sound:
+        raise BadDocument(
+            f"{excerpt(name)} has a value that JSON with numbers of 64 bits cannot hold, or is nested over "
+            f"{MAX_FIELD_DEPTH} levels deep: send it as text, or flatter"
+        )

@@ -1,58 +1,33 @@
-"""Records of files of tables, JSON and text, compressed or not. They are read line by line in constant memory."""
+"""Records of files of tables, JSON and text, packed by gzip or not. They are read line by line in constant memory."""
 
 import csv
 import gzip
 import io
 import json
-import math
-import sys
 import zlib
-from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from itertools import dropwhile, islice
+from itertools import chain, dropwhile
 from typing import Any, NamedTuple
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.wire import MAX_DEPTH
-from shoal.errors import BadDocument, MissingExtra
-from shoal.process.extra import install_command
+from shoal.errors import BadDocument
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
 from shoal.records.source_file import SourceFile
 
-#: The endings of compressed files' names. Python has zstd since 3.14; for earlier versions, the extra `zstd` has it.
-COMPRESSED_ENDINGS = (".gz", ".zst")
-
-#: The byte order marks of UTF-16, as the decoder of UTF-8 returns them.
-_UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
+#: The ending of a packed file's name.
+PACKED_ENDING = ".gz"
 
 #: Longest line that is skipped as a bad row, in characters. A longer line ends the reading of the file.
 MAX_LINE_CHARS = 2**28
 
-#: Largest number of characters in consecutive blank lines. While they are skipped, the caller can neither report nor
-#: stop.
-MAX_BLANK_CHARS = 2**20
-
-#: The encoding of all text files, with or without a byte order mark.
-ENCODING = "utf-8-sig"
-
-_CONVERT = "the file must be UTF-8 text: save it as such, or convert it with iconv -f {} -t UTF-8"
-
-#: The end of a message: encodings that western, Chinese and Japanese files often have.
-_OFTEN = "; ENCODING is often CP1252, GB18030 or CP932"
-
 _ONE_A_LINE = "write one JSON object on the line, as jq -c '.[]' does for a list"
-
-#: Largest number of unclosed quotes in a table. For each of them, the lines after it are read twice.
-MAX_OPEN_QUOTES = 100
 
 #: Longest whole number in JSON, in characters, including its sign.
 MAX_INT_DIGITS = 20
 
-#: Largest number of brackets in a line of JSON, its texts included. An empty list needs over 50 bytes of memory.
-MAX_BRACKETS = 100_000
-
-#: Bytes of memory that each line of a row needs in addition to its characters.
+#: Bytes of memory that each line of a row needs beside its characters.
 LINE_BYTES = 150
 
 #: Pairs of the number of a row's first line and the row's cells or error. Blank rows are left out.
@@ -68,51 +43,24 @@ class Line(NamedTuple):
 
 
 def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, None]:
-    """Yield the lines of a UTF-8 file.
-
-    Raises BadDocument if a compressed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS` of blank lines.
-    Raises MissingExtra for zstd without its package.
-    """
-    number, num_blank, name = 0, 0, label.path.lower()
-    packed, faults = _decompressed(file.stream, name)
+    """Yield the lines of a UTF-8 file. Raises BadDocument if a packed file is damaged."""
+    number, is_packed = 0, label.path.lower().endswith(PACKED_ENDING)
+    stream: Any = gzip.GzipFile(fileobj=file.stream) if is_packed else file.stream
     # The decoder turns invalid bytes into surrogates, so that a message can name their line.
-    with packed, io.TextIOWrapper(packed, ENCODING, "surrogateescape", newline="") as text:
+    with stream, io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text:
         try:
             while line := text.readline(MAX_ROW_BYTES + 1):
                 number += 1
-                if packed is not file.stream:
+                if is_packed:
                     file.count_decompressed(1, len(line), label.at(number))
-                if number == 1 and line.startswith(_UTF_16):
-                    raise BadDocument(f"{label.at(1)}: it is UTF-16; {_CONVERT.format('UTF-16')}")
-                num_blank = num_blank + len(line) if line.isspace() else 0
-                if num_blank > MAX_BLANK_CHARS:
-                    blank = f"over {MAX_BLANK_CHARS:,} characters of blank lines end here"
-                    raise BadDocument(f"{label.at(number)}: {blank}: is the file text?")
                 # Short ASCII lines without NUL bytes, as most lines are, need no further check.
                 is_doubtful = not line.isascii() or len(line) > MAX_ROW_BYTES or "\0" in line
                 yield _check_line(text, line, number, label) if is_doubtful else Line(number, line)
-        except faults as error:
-            kind = name.rpartition(".")[2].replace("gz", "gzip").replace("zst", "zstd")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise BadDocument(
-                f"{label.at(number + 1)}: not readable as {kind}: {error}; the {number:,} lines before it were "
-                "read: pack the file again"
+                f"{label.at(number + 1)}: not readable as gzip: {error}; the {number:,} lines before it were read: "
+                "pack the file again"
             ) from error
-
-
-def _decompressed(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return a stream that unpacks the file by the ending of its name, and the stream's errors for damaged data."""
-    if name.endswith(".gz"):
-        return gzip.GzipFile(fileobj=stream), (EOFError, gzip.BadGzipFile, zlib.error)
-    if not name.endswith(".zst"):
-        return stream, ()
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        try:
-            from backports import zstd
-        except ImportError as error:
-            raise MissingExtra(f"reading .zst needs backports.zstd; run: {install_command('zstd')}") from error
-    return zstd.ZstdFile(stream), (EOFError, zstd.ZstdError)
 
 
 def _check_line(text: io.TextIOWrapper, line: str, number: int, label: SourceLabel) -> Line:
@@ -125,12 +73,15 @@ def _check_line(text: io.TextIOWrapper, line: str, number: int, label: SourceLab
                 raise BadDocument(f"{label.at(number)}: it has over {MAX_LINE_CHARS:,} characters: is the file text?")
         return Line(number, "", too_long(label.at(number)))
     if "\0" in line:
-        reason = "there is a NUL byte; the file must be UTF-8 text"
+        reason = "there is a NUL byte; the file must be UTF-8 text, not UTF-16"
         return Line(number, line, BadDocument(f"{label.at(number)}: {reason}"))
     try:
         line.encode()
     except UnicodeEncodeError as error:
-        reason = f"byte 0x{ord(line[error.start]) & 0xFF:02x} is not UTF-8; {_CONVERT.format('ENCODING')}{_OFTEN}"
+        reason = (
+            f"byte 0x{ord(line[error.start]) & 0xFF:02x} is not UTF-8; the file must be UTF-8 text: save it as such, "
+            "or convert it with iconv -f ENCODING -t UTF-8; ENCODING is often CP1252, UTF-16, GB18030 or CP932"
+        )
         return Line(number, line, BadDocument(f"{label.at(number)}: {reason}"))
     return Line(number, line)
 
@@ -152,10 +103,7 @@ def read_jsonl(file: SourceFile, label: SourceLabel) -> Records:
 
 
 def read_csv(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield the rows of a table with separated cells, which may be quoted.
-
-    Commas separate the cells if the header has one, else semicolons, else tabs.
-    """
+    """Yield the rows of a table with cells between commas if the header has one, else semicolons, else tabs."""
     return _table(_rows(file, label), label)
 
 
@@ -192,81 +140,58 @@ def _table(found: _Rows, label: SourceLabel) -> Records:
                 yield line, dict(zip(header, cells, strict=True))
 
 
-class _OpenQuote(csv.Error):
-    """Raised for a row that is too long or does not end in the file, because a quote is not closed."""
-
-
 def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
-    """Yield the rows of a table whose cells may be quoted.
-
-    If a quote is not closed, the reader takes all lines after it into one row. Then the row's first line becomes a bad
-    row, and the other lines are read again.
-    """
+    """Yield the rows of a table whose cells may be quoted. Raises BadDocument for a quote that is not closed."""
     csv.field_size_limit(MAX_ROW_BYTES)  # applies to the whole process, which needs no lower limit
-    with closing(read_lines(file, label)) as lines:
-        again = deque(islice(dropwhile(lambda line: line.text.isspace(), lines), 1))
-        delimiter = next((mark for mark in ",;\t" if again and mark in again[0].text), ",")
-        num_open_quotes = 0
+    with closing(read_lines(file, label)) as found:
+        after = dropwhile(lambda line: line.text.isspace(), found)
+        if (header := next(after, None)) is None:
+            return
+        delimiter = next((mark for mark in ",;\t" if mark in header.text), ",")
+        lines = chain([header], after)
         while True:
             row: list[Line] = []
-            found: list[str] | BadDocument
+            cells: list[str] | BadDocument
             try:
-                found = next(csv.reader(_lines_of_row(row, again, lines), strict=True, delimiter=delimiter))
+                cells = next(csv.reader(_lines_of_row(row, lines, label), strict=True, delimiter=delimiter))
             except StopIteration:
                 return
             except csv.Error as error:
-                (first, *others), where = row, label.at(row[0].number)
-                if isinstance(error, _OpenQuote) and others:
-                    num_open_quotes += 1
-                    again.extendleft(reversed(others))
-                    row, found = [first], BadDocument(f"{where}: a quote is not closed; close it, or double it")
-                else:
-                    until = f" in lines {first.number} to {others[-1].number}" if others else ""
-                    found = BadDocument(f"{where}: {error}{until}; is a quote not closed, or not doubled?")
-            if num_open_quotes > MAX_OPEN_QUOTES:
-                raise BadDocument(
-                    f"{label.at(row[0].number)}: over {MAX_OPEN_QUOTES} quotes are not closed: double each quote that "
-                    "is part of a text, or save the table as .tsv, in which quotes have no meaning"
+                until = f" in lines {row[0].number} to {row[-1].number}" if len(row) > 1 else ""
+                cells = BadDocument(
+                    f"{label.at(row[0].number)}: {error}{until}; is a quote not closed, or not doubled?"
                 )
-            if found:
+            if cells:
                 errors = [line.error for line in row if line.error]
-                yield row[0].number, errors[0] if errors else found
+                yield row[0].number, errors[0] if errors else cells
 
 
-def _lines_of_row(row: list[Line], again: deque[Line], lines: Iterator[Line]) -> Iterator[str]:
-    """Yield the lines that a CSV reader needs for one row, and add them to `row`. Lines in `again` come first."""
+def _lines_of_row(row: list[Line], lines: Iterator[Line], label: SourceLabel) -> Iterator[str]:
+    """Yield the lines that a CSV reader needs for one row, and add them to `row`."""
     num_bytes = 0
-    while line := again.popleft() if again else next(lines, None):
+    for line in lines:
         row.append(line)
-        num_bytes += len(line.text) + LINE_BYTES * (len(row) > 1)
-        if num_bytes > MAX_ROW_BYTES:
-            raise _OpenQuote
+        num_bytes += len(line.text) + LINE_BYTES
+        if num_bytes > MAX_ROW_BYTES + LINE_BYTES:
+            break
         if line.error and not line.text:
             raise csv.Error
         yield line.text.encode(errors="replace").decode().replace("\0", " ") if line.error else line.text
     if row:
-        raise _OpenQuote("the file ends within it")
+        raise BadDocument(
+            f"{label.at(row[0].number)}: a quote is not closed: close it, double each quote that is part of a text, or "
+            "save the table as .tsv, in which quotes have no meaning"
+        )
 
 
 def _json_object(where: str, line: str) -> Record | BadDocument:
-    num_brackets = line.count("[") + line.count("{")
-    if num_brackets > MAX_BRACKETS:
-        return BadDocument(f"{where}: it has {num_brackets:,} brackets, over {MAX_BRACKETS:,}: cut it into passages")
     try:
         record = _DECODER.decode(line)
-        if "\\u" in line or num_brackets > MAX_DEPTH:
+        if "\\u" in line or line.count("[") + line.count("{") > MAX_DEPTH:
             # This raises an error for half of a surrogate pair, and for a value that is too deep to be written.
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        match error:
-            case json.JSONDecodeError():
-                reason = f"{error.msg} at character {error.colno}"
-            case UnicodeEncodeError():
-                reason = "it has half of a surrogate pair"
-            case RecursionError():
-                reason = "it is nested too deeply"
-            case _:
-                reason = str(error)
+        reason = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         return BadDocument(f"{where}: not valid JSON: {reason}; {_ONE_A_LINE}")
     if not isinstance(record, dict):
         return BadDocument(f"{where}: {excerpt(record)} is not a JSON object; {_ONE_A_LINE}")
@@ -283,10 +208,4 @@ def _int64(digits: str) -> int:
     raise ValueError(f"{digits:.30} does not fit in 64 bits; make it a string")
 
 
-def _finite(digits: str) -> float:
-    if math.isfinite(number := float(digits)):
-        return number
-    raise ValueError(f"{digits:.30} is too large for a number of 64 bits; make it a string")
-
-
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_int=_int64, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_int=_int64, parse_constant=_refuse_constant)

@@ -14,18 +14,12 @@ from shoal.records.source_file import BLOCK_BYTES, SourceFile
 #: Largest number of rows in a batch, and the approximate size limit of a batch, in bytes.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
 
-#: The logical types of byte arrays that pyarrow can read as a dictionary, which has each value once.
-_REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
-
 #: Largest amount of memory for reading, in bytes. A small file may have a page of any size.
 MAX_MEMORY_BYTES = 2**30
 
 
 def read_parquet(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield the rows with their numbers. Needs memory for a page of each column and a batch of rows.
-
-    Raises BadDocument, or MissingExtra without pyarrow.
-    """
+    """Yield the rows with their numbers. Raises BadDocument, or MissingExtra without pyarrow."""
     try:
         import pyarrow
         import pyarrow.compute  # loaded now, because it cannot be loaded when memory is short
@@ -103,21 +97,12 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     from pyarrow import parquet, types
 
     metadata = parquet.ParquetFile(file.stream).metadata
-    columns, writer = metadata.schema, re.match(r"parquet-cpp-arrow version (\d+)", metadata.created_by or "")
+    writer = re.match(r"parquet-cpp-arrow version (\d+)", metadata.created_by or "")
     groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
-    # Columns to read as dictionaries, because copies of repeated values in a small file could fill the memory.
-    # pyarrow cannot read delta encodings this way.
-    repeatable = [
-        column.path
-        for n, column in enumerate(columns.column(n) for n in range(len(columns)))
-        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _REPEATABLE and "." not in column.path
-        if not any("DELTA" in encoding for group in groups for encoding in group.column(n).encodings)
-    ]
     found = parquet.ParquetFile(
         file.stream,
         buffer_size=BLOCK_BYTES,
         pre_buffer=False,
-        read_dictionary=repeatable or None,
         # In ns, years from 2263 on are wrong. In us, years before 1970 are wrong in files of pyarrow before 23.
         coerce_int96_timestamp_unit="ns" if writer and int(writer[1]) < 23 else "us",
     )

@@ -1,7 +1,6 @@
 """Sources of documents: files of records and folders of documents, read as a stream of good and bad rows."""
 
 import hashlib
-import logging
 import os.path
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -22,24 +21,16 @@ from shoal.records.document import (
     listed,
 )
 from shoal.records.document_files import folder_fingerprint, kind_of, list_files, read_document, read_folder
-from shoal.records.line_records import COMPRESSED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
+from shoal.records.line_records import PACKED_ENDING, read_csv, read_jsonl, read_tsv, read_txt
 from shoal.records.parquet_records import read_parquet
 from shoal.records.source_file import SourceFile, SourceRules, open_file
 from shoal.settings import DEFAULTS
 
-log = logging.getLogger(__name__)
-
 #: Columns that are the id if no column is named, in order of preference. BEIR's files have "_id".
 USUAL_ID_COLUMNS = ("id", "_id")
 
-#: If no column is called "text" and several columns remain, a column with one of these names is the text.
-USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
-
 #: Default rules of a source: there are no roots.
 NO_ROOTS = SourceRules()
-
-#: The fingerprint of a file contains a hash of its first `FINGERPRINT_BYTES`.
-FINGERPRINT_BYTES = 2**20
 
 #: A function that yields the records of an open file. It raises BadDocument if the file as a whole cannot be read.
 Reader = Callable[[SourceFile, SourceLabel], Records]
@@ -49,11 +40,7 @@ _TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, **_JSON_
 
 #: For each ending of a file's name, the reader of the format and the unit by which it numbers records.
 _READERS: dict[str, tuple[Reader, str]] = {
-    **{
-        f"{ending}{packed}": (read, "line")
-        for packed in ("", *COMPRESSED_ENDINGS)
-        for ending, read in _TEXT_READERS.items()
-    },
+    **{f"{ending}{packed}": (read, "line") for packed in ("", PACKED_ENDING) for ending, read in _TEXT_READERS.items()},
     ".parquet": (read_parquet, "row"),
 }
 
@@ -65,16 +52,13 @@ class Source:
     """A file of records, a file that is one document, or a folder of documents. Each iteration reads it again.
 
     `path` is a file or folder on this machine. The ending of its name says the format. Without `text_column` the text
-    is the column "text", else the only column besides the id, else the only column whose name is in
-    `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the first column of `USUAL_ID_COLUMNS` that exists, else the
-    position of the record, counted from 0. No other column may have one of the `reserved` names. The `rules` say which
-    paths are allowed.
+    is the column "text", else the only column besides the id. Without `id_column` the id is the first column of
+    `USUAL_ID_COLUMNS` that exists, else the position of the record, counted from 0. No other column may have one of the
+    `reserved` names. The `rules` say which paths are allowed. Once a row has been read, `ids_are_positions` is True if
+    the ids are positions.
 
-    Once a row has been read, `ids_are_positions` is True if the ids are positions.
-
-    The constructor raises InvalidRequest if the file does not exist or its format is unknown, and for a URL. Iterating
-    raises InvalidRequest for a column that cannot be used, BadDocument or InvalidRequest for a file that cannot be
-    read, PathNotAllowed, and MissingExtra.
+    The constructor raises InvalidRequest for a path that cannot be a source. Iterating raises InvalidRequest,
+    BadDocument, PathNotAllowed and MissingExtra.
     """
 
     def __init__(
@@ -105,10 +89,10 @@ class Source:
         if not self.is_folder and not self._kind:
             endings = [ending for ending in _READERS if self.name.lower().endswith(ending)]
             if not endings:
-                known, packed = ", ".join([*_TEXT_READERS, ".parquet", *KINDS]), " or ".join(COMPRESSED_ENDINGS)
+                known = ", ".join([*_TEXT_READERS, ".parquet", *KINDS])
                 raise InvalidRequest(
-                    f"{self.path} is of no known kind; its name must end in one of {known}; the name of a packed text "
-                    f"file, such as news.csv.gz, ends in {packed} too; unpack other archives"
+                    f"{self.path} is of no known kind; its name must end in one of {known}; the name of a text file "
+                    f"that is packed ends in {PACKED_ENDING} too, as in news.csv.gz; unpack other archives"
                 )
             self._read, unit = _READERS[endings[0]]
         self.label = SourceLabel(self.path, unit)
@@ -133,10 +117,7 @@ class Source:
         return f"{self.label.path}/{document_id}" if self.is_folder else self.label.path
 
     def rows(self, waiting: Callable[[], object] = lambda: None) -> Generator[Document | BadRow]:
-        """Yield a document or a bad row for each row that is not blank, in order.
-
-        `waiting` is called often while a row takes long, and may raise an error, which ends the iteration.
-        """
+        """Yield a document or a bad row for each row that is not blank; call `waiting`, which may raise, often."""
         columns: DocumentColumns | None = None
         with closing(self._records(waiting)) as records:
             for position, (number, record) in enumerate(records):
@@ -151,10 +132,7 @@ class Source:
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
-        """Return `name`, `size_bytes`, `modified` and `sha256`. At least one of them differs if the source has changed.
-
-        `modified` is in nanoseconds. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
-        """
+        """Return `name`, `size_bytes`, `modified` and `sha256`, which differ if the source has changed."""
         if self.is_folder:
             return folder_fingerprint(Path(self.path), self._rules)
         with open_file(self.path, self._rules) as file:
@@ -162,7 +140,7 @@ class Source:
                 "name": self.name,
                 "size_bytes": file.size_bytes,
                 "modified": file.modified_ns,
-                "sha256": hashlib.sha256(file.stream.read(FINGERPRINT_BYTES)).hexdigest(),
+                "sha256": hashlib.sha256(file.stream.read(2**20)).hexdigest(),
             }
 
     def _records(self, waiting: Callable[[], object]) -> Generator[tuple[int, Record | BadDocument], None, None]:
@@ -199,13 +177,8 @@ class Source:
         text_column = self.text_column
         if text_column is None:
             names = [name for name in found if name != id_column]
-            exact = [name for name in names if name == "text"]
-            usual = [name for name in names if name in USUAL_TEXT_COLUMNS]
-            choice = next((choice for choice in (exact, names, usual) if len(choice) == 1), None)
-            if choice is None:
+            text_column = "text" if "text" in names else names[0] if len(names) == 1 else None
+            if text_column is None:
                 named = f"its first {self.label.unit} has the columns {listed(found)}; name the text with --text-column"
                 raise InvalidRequest(f"{self.label.path}: {named}")
-            text_column = choice[0]
-            if choice is usual:  # if the file has no header, any other name may itself be a text
-                log.warning("%s: its column %s has the texts; --text-column names another", self.path, text_column)
         return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)

@@ -73,11 +73,7 @@ class SourceFile:
 
 @contextmanager
 def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
-    """Open a file for reading.
-
-    Raises InvalidRequest if it cannot be read, and PathNotAllowed if a link leads from below a root to a path outside
-    the roots.
-    """
+    """Open a file. Raises InvalidRequest, and PathNotAllowed if a link leads from below a root out of the roots."""
     try:
         with io.BufferedReader(io.FileIO(path), BLOCK_BYTES) as stream:
             named, roots = Path(os.path.abspath(path)), [folder.resolve() for folder in rules.root_folders]

@@ -1,7 +1,6 @@
-"""Long jobs over HTTP: submitted, seen by their clients, paused, resumed, cancelled; builds and versions of indexes."""
+"""Long jobs over HTTP: submitted, seen by their clients, cancelled, retried; builds and versions of indexes."""
 
 import re
-import time
 from dataclasses import fields as fields_of
 from functools import partial
 from itertools import count
@@ -19,13 +18,12 @@ from werkzeug.test import TestResponse
 from shoal.bulk.embed_file import BulkRequest
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
-from shoal.long_jobs.submission import KINDS, WEBHOOK
+from shoal.long_jobs.submission import KINDS
 from shoal.settings import Settings, variable
 from shoal_api.long_jobs.long_job import wait
 from shoal_api.routes import indexes
 from shoal_api.schema.indexes import BuildBody
 from shoal_workers.index.long_jobs import BuildIndex, ManageIndex
-from shoal_workers.long_jobs.webhook import sign
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
@@ -34,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("rq")
 #: The methods and paths below the place of a job.
 OF_A_JOB = (
     *(("GET", path) for path in ("", "/result", "/files/manifest.json")),
-    *(("POST", path) for path in ("/pause", "/resume", "/cancel", "/retry")),
+    *(("POST", path) for path in ("/cancel", "/retry")),
     ("DELETE", ""),
 )
 
@@ -62,8 +60,6 @@ class TestBulk:
             ({"source": "a", "format": "pickle"}, 422, "invalid_request", "it takes 'safetensors', 'npy'"),
             ({"source": "a", "output": "tokens"}, 422, "invalid_request", 'unknown field "output"'),
             ({"source": "a", "chunk_overlap": 3}, 422, "invalid_request", "chunk_overlap"),
-            ({"source": "a", "webhook": "http://127.0.0.1/x"}, 403, "address_not_allowed", "SHOAL_PRIVATE_HOSTS"),
-            ({"source": "a", "webhook": "ftp://x"}, 422, "invalid_request", "http:// or https://"),
         ],
     )
     def test_an_impossible_job_is_refused(
@@ -78,8 +74,7 @@ class TestBulk:
 
     def test_a_client_may_have_a_limited_number_of_unfinished_jobs(self, make_app: MakeApp) -> None:
         api = make_app(max_long_jobs_per_client=2).test_client()
-        first, second = submit(api), submit(api)
-        api.post(f"{second}/pause")
+        first, _ = submit(api), submit(api)
         for refused in (
             api.post("/v1/bulk", json={"source": "news.csv"}),
             api.post("/v1/bulk?name=a.csv", data=b"text\na\n"),
@@ -96,16 +91,13 @@ class TestBulk:
 
 @pytest.mark.usefixtures("files")
 class TestState:
-    def test_it_is_paused_resumed_cancelled_retried_deleted_and_waited_for(self, api: FlaskClient, rq: Rq) -> None:
+    def test_it_is_cancelled_retried_deleted_and_waited_for(self, api: FlaskClient, rq: Rq) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
-        assert api.post(f"{place}/pause").get_json() == {"id": job_id, "status": "paused", "note": None}
-        assert api.get(place).get_json()["status"] == "paused"
-        assert api.post(f"{place}/resume").get_json()["status"] == "queued"
         assert api.post(f"{place}/cancel").get_json() == {"id": job_id, "status": "cancelled", "note": None}
         assert api.post(f"{place}/cancel").get_json()["status"] == "cancelled"
-        assert "is cancelled" in error_of(api.post(f"{place}/pause"), 422)[1]
         assert api.post(f"{place}/retry").get_json()["status"] == "queued"
+        assert "is queued: it cannot be retried" in error_of(api.post(f"{place}/retry"), 422)[1]
         assert error_of(api.delete(place), 409)[0] == "job_not_ended"
         api.post(f"{place}/cancel")
         assert api.delete(place).get_json() == {"id": job_id, "status": "deleted"}
@@ -211,7 +203,7 @@ class TestKeys:
 @pytest.mark.usefixtures("files")
 class TestIndexes:
     def test_builds_and_versions_are_jobs(self, api: FlaskClient, files: Path) -> None:
-        defaults = {name: field.default for name, field in BuildBody.model_fields.items() if name != "webhook"}
+        defaults = {name: field.default for name, field in BuildBody.model_fields.items()}
         place = submitted(api.post("/v1/indexes/news/builds", json={"source": "news.csv", "publish": False}))
         job = api.get(place).get_json()
         expected = defaults | {"name": "news", "source": "news.csv", "publish": False}
@@ -260,19 +252,11 @@ class TestIndexes:
 PAGE = "docs/long-jobs.md"
 
 
-def test_the_page_lists_every_argument_and_checks_the_signature_of_a_webhook() -> None:
+def test_the_page_lists_every_argument() -> None:
     rows = {kind.strip("`"): set(re.findall(r"`(\w+)`", cells[0])) for kind, cells in table(PAGE, "kind").items()}
-    assert rows.keys() == KINDS.keys() - {WEBHOOK.name}
+    assert rows.keys() == KINDS.keys()
     for kind, request in (("embed_file", BulkRequest), ("build_index", BuildIndex), ("manage_index", ManageIndex)):
         assert {item.name for item in fields_of(request)} <= rows[kind], kind
     named = set(re.findall(r"`(SHOAL_\w+)`", read(PAGE)))
     assert len(named) > 5
     assert named <= {variable(item.name) for item in fields_of(Settings)} | {"SHOAL_HOME"}
-    (program,) = re.findall(r"```python\n(import hmac.*?)```", read(PAGE), re.DOTALL)
-    found: dict[str, Any] = {}
-    exec(program, found)
-    header = sign("secret", b"{}", int(time.time()))
-    assert found["is_genuine"](b"{}", header, "secret")
-    assert not found["is_genuine"](b"{ }", header, "secret")
-    assert not found["is_genuine"](b"{}", "", "secret")
-    assert not found["is_genuine"](b"{}", sign("secret", b"{}", int(time.time()) - 3_600), "secret")

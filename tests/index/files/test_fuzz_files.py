@@ -8,10 +8,8 @@ import gzip
 import io
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +38,6 @@ from shoal_workers.index.index import Index, current_version
 from shoal_workers.model.model import Model
 
 pytestmark = pytest.mark.wide
-
-zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 #: Bytes that are unusual or invalid in JSON.
 JSON_CLAIMS = (
@@ -200,7 +196,7 @@ CLAIMS = (*JSON_CLAIMS, b'"', b"\r", b",,,", b"\t", b"\xef\xbb\xbf", b"x" * 200_
 KINDS = {".csv": TABLE, ".tsv": TABLE.replace(b",", b"\t"), ".jsonl": LINES, ".txt": b"storm\nrain\n"}
 
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress}
 
 
 @fuzz(80, data=st.data(), kind=st.sampled_from(sorted(KINDS)), packed=st.sampled_from(sorted(PACKERS)))

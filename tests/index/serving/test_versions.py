@@ -1,7 +1,6 @@
 """The versions of an index are published, rolled back and deleted, and the given number of them is kept."""
 
 import fcntl
-import json
 import math
 import os
 import shutil
@@ -23,7 +22,7 @@ from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
-from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
+from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, manage_index, name_of, where_is
 from shoal_workers.index.versions import HISTORY, LOCK, ROLLBACK, changing, delete, list_versions, publish, rollback
 
 Build = Callable[..., str]
@@ -213,24 +212,6 @@ def test_the_current_the_new_and_the_version_to_roll_back_to_are_kept(out: Path,
 
 
 # Long jobs
-
-
-def test_long_jobs_build_and_manage(out: Path, tmp_path: Path) -> None:
-    for action in ("list", "rollback"):
-        with pytest.raises(IndexNotFound):
-            manage_index(ManageIndex("news", action), out, None)
-    (tmp_path / "source.txt").write_text("storm\nrain\n")
-    request = BuildIndex("news", str(tmp_path / "source.txt"), full=True)
-    first, second = (build_index(request, out, MadeVectors(), print) for _ in range(2))
-    done = manage_index(ManageIndex("news", "rollback"), out, None)
-    assert (done["name"], done["current"]) == ("news", first.version)
-    expected = {"version": first.version, "is_current": True, "count": 2, "model": "made", "source": "source.txt"}
-    assert done["versions"][1] == done["versions"][1] | expected
-    manage_index(ManageIndex("news", "publish", second.version), out, "a" * 64)
-    manage_index(ManageIndex("news", "delete", first.version), out, None)
-    left = manage_index(ManageIndex("news", "list"), out, None)
-    assert [version["version"] for version in left["versions"]] == [second.version]
-    assert json.loads(json.dumps(left)) == left
 
 
 def test_wrong_arguments_of_long_jobs_are_named() -> None:

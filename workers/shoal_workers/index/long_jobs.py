@@ -113,10 +113,7 @@ class MigrateIndex(BuildIndex):
 
     @classmethod
     def of(cls, name: str, folder: Path, publish: bool, language: str | None = None) -> Self:
-        """Return the migration of the index in `folder`; without a `language`, the language of the words is kept.
-
-        Raises IndexNotFound and IndexCorrupt.
-        """
+        """Return the migration of the index in `folder`; without a `language`, the language of the words is kept."""
         version = current_version(folder)
         arguments = VersionDocuments(version).build_arguments()
         return cls(name, str(version), publish=publish, **arguments | ({"language": language} if language else {}))
@@ -128,10 +125,7 @@ class MigrateIndex(BuildIndex):
 
 @dataclass(frozen=True, slots=True)
 class ManageIndex:
-    """An action on the versions of the index `name`; `version` is the version to publish or to delete.
-
-    Raises InvalidRequest for a value that a field does not accept.
-    """
+    """An action on the index `name`; `version` is the version to publish or delete. Raises InvalidRequest."""
 
     name: str
     action: str
@@ -147,10 +141,7 @@ class ManageIndex:
 
 
 def where_is(settings: Settings, name: str) -> Path:
-    """Return the folder of an index: the folder that the settings give for its name, or a folder in `index_home`.
-
-    Raises InvalidRequest for a name that no index can have.
-    """
+    """Return the folder of an index: the one in the settings, or one in `index_home`. Raises InvalidRequest."""
     if folder := settings.index_folders().get(name):
         return folder
     if not FOLDER_NAME.fullmatch(name):

@@ -1,8 +1,8 @@
 """An RQ worker for long jobs: a process that takes jobs from its queue and starts a child process for each job.
 
-The worker stops a job by killing its process. Each job saves the data that it needs to continue, so a pause, a
-cancellation, a stop of the runner and a crash are handled alike. Other programs that write into Redis cannot control
-the worker as they can control RQ's: it listens to no commands, calls no callbacks, and sends none of RQ's webhooks.
+The worker stops a job by killing its process. Each job saves the data that it needs to continue, so a cancellation, a
+stop of the runner and a crash are handled alike. Other programs that write into Redis cannot control the worker as they
+can control RQ's: it listens to no commands, calls no callbacks, and sends none of RQ's webhooks.
 """
 
 import logging
@@ -22,7 +22,7 @@ from rq.worker_registration import register
 from shoal.broker.broker import Broker
 from shoal.contract.traceparent import continued
 from shoal.errors import Internal, ShoalError
-from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, WANTED
+from shoal.long_jobs.rq_job import CANCEL, RUN, WANTED
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.process import logs
 from shoal.process.system_limits import die_with_parent
@@ -150,12 +150,12 @@ class LongJobWorker(Worker):
         return ALIVE_S
 
     def maintain_heartbeats(self, job: Any, execution: Any) -> None:
-        """Renew the heartbeat of the job; kill its process if the job is to stop or belongs to another run."""
+        """Renew the heartbeat of the job; kill its process if the job must stop or belongs to another run."""
         is_to_stop = self._stop_requested
         with suppress(ShoalError), self._broker.translated():
             super().maintain_heartbeats(job, execution)
             run, wanted = self.connection.hmget(job.key, RUN, WANTED)
-            is_to_stop = is_to_stop or run != execution.id.encode() or wanted in (PAUSE.encode(), CANCEL.encode())
+            is_to_stop = is_to_stop or run != execution.id.encode() or wanted == CANCEL.encode()
         if is_to_stop:
             self._has_killed = True
             self.kill_horse()

@@ -25,7 +25,7 @@ from shoal.errors import (
     Timeout,
     Unavailable,
 )
-from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, LongJob
+from shoal.long_jobs.rq_job import CANCEL, RUN, LongJob
 from shoal.process.progress import RateMeter
 from shoal.task_progress import Report, TaskProgress
 
@@ -82,7 +82,6 @@ class RunnableJob(LongJob):
             pipeline.hset(self.key, "meta", self.serializer.dumps(self.meta))
             self._handle_success(self.result_ttl, pipeline, worker, execution.id, execution.created_at, self.ended_at)
             self.cleanup(self.result_ttl, pipeline, remove_from_queue=False)
-            self.announce_end(pipeline)
 
         return self._end(execution, write)
 
@@ -104,9 +103,6 @@ class RunnableJob(LongJob):
             elif error is not None and not (is_temporary and self.should_retry):
                 self.set_status(JobStatus.FAILED, pipeline)
                 self._handle_failure(trace or error.message, pipeline, worker)
-                self.announce_end(pipeline)
-            elif self.wanted == PAUSE:
-                self.mark_paused(pipeline)
             elif error is not None:
                 self.try_later(pipeline)
             else:

@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from shoal.errors import BadSetting, Overloaded, Unavailable
 from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import public_text
-from shoal.long_jobs.submission import KINDS, LONG, QUICK, WEBHOOKS, Kind, queue_name
+from shoal.long_jobs.submission import KINDS, LONG, QUICK, Kind, queue_name
 from shoal.process.system_limits import die_with_parent
 from shoal.settings import Settings
 from shoal_workers.long_jobs.rq_worker import STOPS, LongJobWorker
@@ -39,23 +40,27 @@ ANSWER_S = 2.0
 #: Pause before a worker that ended is started again, in seconds.
 RESTART_AFTER_S = 1.0
 
-#: Seconds without a failure of Redis after which the next failure is logged.
-QUIET_S = 15.0
+#: Exit code of a worker that cannot use Redis, and the seconds without such a failure after which the next is logged.
+NO_REDIS, QUIET_S = 3, 15.0
 
 _LOOK_EVERY_S = 0.2
 
 
 @dataclass(slots=True)
 class _Place:
-    """One worker of a queue: its process, if it runs, and the monotonic time from which it may be started."""
+    """One worker of a queue: its process, if it runs, and the monotonic time from which it may be started.
+
+    `lacks_redis` says that the process before could not use Redis.
+    """
 
     queue: str
     process: BaseProcess | None = None
     due_s: float = 0.0
+    lacks_redis: bool = False
 
 
 class Runner:
-    """A runner with `settings.long_jobs` workers for long jobs, one for quick jobs, and one for webhooks."""
+    """A runner with `settings.long_jobs` workers for long jobs, and one for quick jobs."""
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class Runner:
             public=partial(public_text, settings=settings),
         )
         self._redis_url = settings.long_jobs_redis_address
-        self._places = [_Place(queue) for queue in (*[LONG] * settings.long_jobs, QUICK, WEBHOOKS)]
+        self._places = [_Place(queue) for queue in (*[LONG] * settings.long_jobs, QUICK)]
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -92,12 +97,14 @@ class Runner:
         """Start the workers that do not run. A worker that ended is started `RESTART_AFTER_S` later."""
         for place in self._places:
             if place.process is not None and not place.process.is_alive():
-                log.warning("a worker ended with exit code %s and is started again", place.process.exitcode)
+                place.lacks_redis = place.process.exitcode == NO_REDIS
+                if not place.lacks_redis:
+                    log.warning("a worker ended with exit code %s and is started again", place.process.exitcode)
                 place.process.close()
                 place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
             if place.process is None and time.monotonic() >= place.due_s:
                 # A fork shares the memory of loaded modules. Signals wait until the fork has set its handlers.
-                forked = multiprocessing.get_context("fork").Process(target=self._work, args=(place.queue, os.getpid()))
+                forked = multiprocessing.get_context("fork").Process(target=self._work, args=(place, os.getpid()))
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
                 try:
                     forked.start()
@@ -105,31 +112,24 @@ class Runner:
                     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
                 place.process = forked
 
-    def _work(self, name: str, parent: int) -> None:
-        """Run the jobs of a queue. Called in a process of its own."""
-        _exit_when_told()  # first, because the handlers inherited from the runner do not end this process
+    def _work(self, place: _Place, parent: int) -> None:
+        """Run the jobs of a queue until a signal comes or Redis fails. Called in a process of its own."""
+        for number in STOPS:  # first, because the handlers inherited from the runner do not end this process
+            signal.signal(number, lambda *_: os._exit(0))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         die_with_parent(signal.SIGTERM, parent)
-        quiet_until_s = 0.0
+        began_s = time.monotonic()
         with closing(Broker.connect(self._redis_url, ANSWER_S)) as broker:
-            place = queue_name(self._settings.keys.root, name)
-            queue = Queue(place, broker.library_client(), job_class=self._job_class, serializer=MsgpackSerializer)
-            while True:
-                _exit_when_told()
-                worker = None
-                try:
-                    with broker.translated():
-                        own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-                        worker = LongJobWorker(queue, own, broker)
-                        return worker.run()
-                except (Unavailable, Overloaded) as error:
-                    _exit_when_told()
-                    if worker and worker._stop_requested:  # a signal came while the worker's own handlers were set
-                        return
-                    if time.monotonic() >= quiet_until_s:
-                        log.warning("waiting for Redis: %s", error.message)
-                    quiet_until_s = time.monotonic() + QUIET_S
-                    time.sleep(RESTART_AFTER_S)
+            name = queue_name(self._settings.keys.root, place.queue)
+            queue = Queue(name, broker.library_client(), job_class=self._job_class, serializer=MsgpackSerializer)
+            try:
+                with broker.translated():
+                    own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+                    LongJobWorker(queue, own, broker).run()
+            except (Unavailable, Overloaded) as error:
+                if not place.lacks_redis or time.monotonic() - began_s > QUIET_S:
+                    log.warning("waiting for Redis: %s", error.message)
+                sys.exit(NO_REDIS)
 
     def _stop(self) -> None:
         """Terminate the workers, and kill each worker that does not end within `STOP_WITHIN_S`."""
@@ -142,9 +142,3 @@ class Runner:
             process.kill()
             process.join()
             process.close()
-
-
-def _exit_when_told() -> None:
-    """Let signals end this process at once, because it has no job."""
-    for number in STOPS:
-        signal.signal(number, lambda *_: os._exit(0))

@@ -114,7 +114,6 @@ class HttpClient(Questions):
         text_column: str | None = None,
         id_column: str | None = None,
         format: str = "safetensors",
-        webhook: str | None = None,
         idempotency_key: str | None = None,
         **options: Any,
     ) -> HttpLongHandle:
@@ -123,7 +122,7 @@ class HttpClient(Questions):
         `source` may also be texts, or documents as dicts. `HttpLongHandle.save` downloads the vectors. An upload may
         take a second for each MiB, in addition to `timeout_s`.
         """
-        fields = {"text_column": text_column, "id_column": id_column, "format": format, "webhook": webhook} | options
+        fields = {"text_column": text_column, "id_column": id_column, "format": format} | options
         return self.long_job(HttpLongJobs(self).submit("/v1/bulk", source, fields, idempotency_key))
 
     def index(self, name: str) -> IndexHandle:

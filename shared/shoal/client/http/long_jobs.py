@@ -55,7 +55,7 @@ class HttpLongJobs:
         values = answer.values()
         if "kind" not in values:
             raise UnknownJob(f"job {excerpt(job_id)} is no long job: `HttpClient.job` has its result")
-        status, error, webhook = answer.text("status"), values.get("error"), values.get("webhook")
+        status, error = answer.text("status"), values.get("error")
         if status not in STATUSES:
             raise MalformedJob(f"the answer of {answer.source} has the status {excerpt(status)}: check Shoal's version")
         submitted_at, started_at, ended_at = (
@@ -74,20 +74,15 @@ class HttpLongJobs:
             result=values.get("result"),
             error={name: str(error.get(name)) for name in ("code", "message")} if isinstance(error, dict) else None,
             worker=str(values.get("worker") or ""),
-            webhook=webhook if isinstance(webhook, dict) else None,
         )
 
-    def pause(self, job_id: str) -> str:
-        """Pause a job; return its status."""
-        return self.client.ask("POST", f"{job_path(job_id)}/pause").text("status")
-
-    def resume(self, job_id: str) -> str:
-        """Let a paused job continue; return its status."""
-        return self.client.ask("POST", f"{job_path(job_id)}/resume").text("status")
-
     def cancel(self, job_id: str) -> str:
-        """End a job for good; return its status."""
+        """Stop a job; return its status."""
         return self.client.ask("POST", f"{job_path(job_id)}/cancel").text("status")
+
+    def retry(self, job_id: str) -> str:
+        """Let a failed or cancelled job continue; return its status."""
+        return self.client.ask("POST", f"{job_path(job_id)}/retry").text("status")
 
     def delete(self, job_id: str) -> None:
         """Delete a job with its files; raise JobNotEnded if it has not ended."""

@@ -128,7 +128,6 @@ class Client(Questions):
         text_column: str | None = None,
         id_column: str | None = None,
         format: str = "safetensors",
-        webhook: str | None = None,
         idempotency_key: str | None = None,
         **options: Any,
     ) -> LongHandle:
@@ -139,7 +138,7 @@ class Client(Questions):
         options_of(options)
         arguments: dict[str, Any] = {"source": source_of(source), "out": place_of(out), "options": options}
         arguments |= {"text_column": text_column, "id_column": id_column, "format": format}
-        job_id = self.long_jobs.submit("embed_file", arguments, webhook=webhook, idempotency_key=idempotency_key)
+        job_id = self.long_jobs.submit("embed_file", arguments, idempotency_key=idempotency_key)
         return self.long_job(job_id)
 
     def index(self, name: str) -> IndexHandle:
@@ -196,9 +195,9 @@ class RedisIndexHandle(IndexHandle):
         return self.client.run(lambda client: client.index(self.name).delete(found))
 
     def _build(self, source: File | Iterable[Item], options: dict[str, Any]) -> str:
-        once = {key: options.pop(key, None) for key in ("webhook", "idempotency_key")}
+        key = options.pop("idempotency_key", None)
         arguments = {"name": self.name, "source": source_of(source), **options}
-        return self.client.long_jobs.submit("build_index", arguments, **once)
+        return self.client.long_jobs.submit("build_index", arguments, idempotency_key=key)
 
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
         jobs = self.client.long_jobs

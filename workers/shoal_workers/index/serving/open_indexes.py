@@ -1,6 +1,5 @@
 """The indexes that a worker serves: opened when they are searched, and switched to new versions as they appear."""
 
-import errno
 import logging
 import os
 import random
@@ -17,13 +16,12 @@ from typing import Any, Self
 
 from shoal.changes.change_log import START, ChangeLog
 from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt, Overloaded, ShoalError, Unavailable, UnknownIndex
+from shoal.errors import Overloaded, ShoalError, Unavailable, UnknownIndex
 from shoal.index_folder import CURRENT
 from shoal.settings import Settings
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.serving.served_version import Failure, ServedVersion, description_of, without_folder
 from shoal_workers.index.serving.version_opener import VersionOpener
-from shoal_workers.index.store.local_copies import read_errors, report_damage
 from shoal_workers.index.store.store import is_index_name
 from shoal_workers.index.vectors.exact_search import SearchThreads
 from shoal_workers.model.model import Model
@@ -46,8 +44,8 @@ RETRY_AFTER_S = 10.0
 #: Largest number of indexes that are opened at the same time.
 MAX_OPENED_TOGETHER = 2
 
-#: Errors of a process that is out of files or memory. They do not mean that a version is damaged.
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+#: Errors of a Redis that cannot be used, which has the changes of versions.
+NO_REDIS = (Unavailable, Overloaded)
 
 
 class OpenIndexes(Mapping[str, Index]):
@@ -57,8 +55,8 @@ class OpenIndexes(Mapping[str, Index]):
     thread when it is searched. An index in `folders` is opened at the start, and a version that replaces another one is
     opened before it is served. Before a version is searched, all changes in `change_log` that came after its build are
     applied. A search ends with the version that it began with, and the memory of an old version is freed after that.
-    Large searches are divided among `threads`. With `are_copies`, the indexes in `home` are copies from a store, and a
-    damaged copy is made again. `engine_password` opens the vector engines. `stopping` is set when the worker ends.
+    Large searches are divided among `threads`. `engine_password` opens the vector engines. `stopping` is set when the
+    worker ends.
     """
 
     def __init__(
@@ -68,15 +66,13 @@ class OpenIndexes(Mapping[str, Index]):
         model: Model,
         threads: int = 1,
         change_log: ChangeLog | None = None,
-        are_copies: bool = False,
         engine_password: str = "",
     ):
-        self._folders, self._home, self._are_copies = folders, home, are_copies
+        self._folders, self._home = folders, home
         self._threads = SearchThreads(threads)
         self._opener = VersionOpener(model, self._threads, change_log, engine_password)
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
         self._served: dict[str, ServedVersion] = {}
-        self._waiting: dict[str, ServedVersion] = {}
         self._replaced: list[ServedVersion] = []
         self._failures: dict[str, Failure] = {}
         self.stopping = Event()
@@ -96,15 +92,15 @@ class OpenIndexes(Mapping[str, Index]):
         IndexNotFound, IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders = settings.index_folders()
-        are_copies, password = bool(settings.index_store), settings.engine_password
-        indexes = cls(folders, settings.served_folder, model, threads, change_log, are_copies, password)
+        indexes = cls(folders, settings.served_folder, model, threads, change_log, settings.engine_password)
         stopping = stopping or Event()
         while True:
             indexes.look(time.monotonic())
-            if folders and folders.keys() <= indexes._failures.keys() - indexes._waiting.keys():
+            waiting = {name for name, failure in indexes._failures.items() if isinstance(failure.error, NO_REDIS)}
+            if folders and folders.keys() <= indexes._failures.keys() - waiting:
                 name, folder = next(iter(folders.items()))
                 indexes._opener.open(name, current_version(folder))  # raises the error again, with the full path
-            if not indexes._waiting or stopping.wait(LOOK_EVERY_S):
+            if not waiting or stopping.wait(LOOK_EVERY_S):
                 return indexes
 
     def __getitem__(self, name: str) -> Index:
@@ -124,16 +120,11 @@ class OpenIndexes(Mapping[str, Index]):
         return len(self._served)
 
     @property
-    def num_open(self) -> int:
-        """The number of indexes that are open."""
-        return sum(served.opened is not None for served in self._served.values())
-
-    @property
     def errors(self) -> dict[str, str]:
         """The messages that say why an index's current version or changes are not served, keyed by index name."""
         faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
         failures = {name: failure.error.message for name, failure in self._failures.items()}
-        return read_errors(self._home) | faults | failures
+        return faults | failures
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Return the description of each index that can be searched, keyed by its name. No index is opened for that."""
@@ -162,17 +153,13 @@ class OpenIndexes(Mapping[str, Index]):
         before, folders = self._served, self._find_folders()
         failures = {name: self._switch(name, folder, now) for name, folder in folders.items()}
         self._failures = {name: failure for name, failure in failures.items() if failure}
-        self._waiting = {name: version for name, version in self._waiting.items() if name in folders}
         self._served = {name: self._served[name] for name in folders if name in self._served}
         # Old versions are kept until the next look. Otherwise, a running search with the last reference to a version
         # would free the version's memory before it answers, which takes milliseconds for a large index.
         self._replaced = [version for name, version in before.items() if self._served.get(name) is not version]
 
     def follow(self) -> None:
-        """Apply the newest changes to all open versions.
-
-        An index with new changes is opened if it is not open, so that its description includes them.
-        """
+        """Apply the newest changes to all open versions, and open the other versions that have new changes."""
         served = list(self._served.values())
         positions = self._opener.follow([(version.name, index) for version in served if (index := version.opened)])
         for version in served:
@@ -222,55 +209,46 @@ class OpenIndexes(Mapping[str, Index]):
         """Serve the current version of an index; if that fails, return the reason and keep the served version.
 
         A version that replaces another one, or whose index the settings name, is opened first. While Redis, which has
-        its changes, cannot be reached, the version waits.
+        its changes, cannot be reached, the version is not opened.
         """
         former, failure, version = self._served.get(name), self._failures.get(name), None
-        found = self._waiting.pop(name, None)
         try:
             version = current_version(folder)
             if former and former.folder == version:
                 return None
-            if not found or found.folder != version:
-                if failure and failure.version == version and now < failure.retry_at:
-                    return failure
-                found = ServedVersion(name, version, self._opener.model, self._open, self._executor)
-                if former or name in self._folders:
-                    found.keep(self._opener.open(name, version))
-                count = f"{found.manifest.count:,}"
-                log.info("index %s: version %s of %s documents", name, found.manifest.version, count)
+            if failure and failure.version == version and now < failure.retry_at:
+                return failure
+            found = ServedVersion(name, version, self._opener.model, self._open, self._executor)
+            if former or name in self._folders:
+                self._opener.ask_redis()
+                found.keep(self._opener.open(name, version))
             # Without the lock, the new version might lack a change that the former version already has.
             with self._opener.following:
                 if index := found.opened:
                     self._opener.catch_up(name, index)
                 self._served = self._served | {name: found}
         except ShoalError as error:
-            if found and isinstance(error, Unavailable | Overloaded):
-                self._waiting[name] = found
             return self._failed(name, folder, version, error, now)
+        log.info("index %s: version %s of %s documents", name, version.name, f"{found.manifest.count:,}")
         return None
 
     def _failed(self, name: str, folder: Path, version: Path | None, error: ShoalError, now: float) -> Failure:
         """Return the failure of an index in a folder, and log it if it is new."""
         served = self._served.get(name)
         former = self._failures.get(name) or (served.failure if served else None)
-        failure = Failure(without_folder(error, name, folder), version, now + RETRY_AFTER_S)
+        retry_at = now + (0.0 if isinstance(error, NO_REDIS) else RETRY_AFTER_S)
+        failure = Failure(without_folder(error, name, folder), version, retry_at)
         if not former or former.error.message != failure.error.message:
             log.warning("index %s: %s", name, error.message)
-        is_damaged = isinstance(error, IndexCorrupt) and getattr(error.__cause__, "errno", None) not in _SHORTAGES
-        if self._are_copies and name not in self._folders and version and is_damaged:
-            report_damage(version)
         return failure
 
     def _open(self, name: str, folder: Path) -> Index:
-        """Open a served version with its changes; if it cannot be searched, note the failure.
-
-        Raises the error of opening, for clients.
-        """
+        """Open a served version with its changes; if it cannot be searched, note the failure. Raises it for clients."""
         try:
             return self._opener.open_with_changes(name, folder)
         except ShoalError as error:
             fault, version = without_folder(error, name, folder.parent), self._served.get(name)
-            is_final = not isinstance(error, Unavailable | Overloaded)  # otherwise the next search tries again
+            is_final = not isinstance(error, NO_REDIS)  # otherwise the next search tries again
             if is_final and version and version.folder == folder:
                 version.failure = self._failed(name, folder.parent, folder, error, time.monotonic())
         raise fault
@@ -280,10 +258,7 @@ class OpenIndexes(Mapping[str, Index]):
 
 
 def find_index(indexes: Mapping[str, Index], name: str) -> "Future[Index]":
-    """Return the future of an index by its name; the index is opened if it is not open.
-
-    Raises UnknownIndex, and the errors of `OpenIndexes.find`.
-    """
+    """Return the future of an index by its name. Raises UnknownIndex, and the errors of `OpenIndexes.find`."""
     opened = Future[Index]()
     try:
         if isinstance(indexes, OpenIndexes):

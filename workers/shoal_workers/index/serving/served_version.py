@@ -100,10 +100,7 @@ class ServedVersion:
         self._first_description = _described(self.manifest, kinds, self.manifest.count, 0, position)
 
     def use(self) -> "Future[Index]":
-        """Return the future of the opened version, which is opened if it is not open.
-
-        The result raises the errors of opening; after an error, the next use tries again.
-        """
+        """Return the future of the opened version; open it if it is not open, also after an error of opening."""
         with self._lock:
             if not self._opening or not self.is_used:
                 self._opening = self._openers.submit(self._open_version, self.name, self.folder)

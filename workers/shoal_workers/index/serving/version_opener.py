@@ -38,16 +38,18 @@ class VersionOpener:
         self._is_away = False
 
     def open(self, name: str, folder: Path) -> Index:
-        """Open a version without later changes, and read the files that its first search would otherwise wait for.
-
-        Raises IndexCorrupt and IndexMismatch.
-        """
+        """Open a version without later changes, ready for searches. Raises IndexCorrupt and IndexMismatch."""
         started = time.perf_counter()
         index = open_version(folder, self._threads, self._password)
         check_model(folder, index.manifest, self.model)
         index.warm_up()
         log.info("index %s: opened version %s in %.3f s", name, folder.name, time.perf_counter() - started)
         return index
+
+    def ask_redis(self) -> None:
+        """Raise Unavailable or Overloaded if Redis, which has the changes, cannot be used."""
+        if self._log:
+            self._log.positions()
 
     def open_with_changes(self, name: str, folder: Path) -> Index:
         """Open a version, and apply all its changes. Raises the errors of `open` and `catch_up`."""
@@ -57,10 +59,9 @@ class VersionOpener:
         return index
 
     def follow(self, opened: Sequence[tuple[str, Index]]) -> dict[str, str] | None:
-        """Apply the newest changes in the logs of these indexes, each given with its name.
+        """Apply the newest changes to these indexes, each given with its name.
 
-        Return the last position of each log, keyed by the name of its index. While Redis cannot be reached, change
-        nothing and return None.
+        Return the last position of each log, keyed by the name of its index, or None while Redis cannot be reached.
         """
         if not self._log:
             return None

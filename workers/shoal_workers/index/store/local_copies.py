@@ -2,16 +2,12 @@
 
 index-copies/<name>/                      an index as a build leaves it, with its current version and the version before
 index-copies/<name>/.download-<version>/  a version that is not complete yet
-index-copies/.errors.json                 the reasons why copies differ from the store, by the names of indexes
 """
 
 import hashlib
-import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from shoal.errors import DiskFull, FileError, IndexCorrupt, IndexNotFound, ShoalError
@@ -24,72 +20,62 @@ from shoal_workers.index.versions import changing, current_name, make_current, r
 
 log = logging.getLogger(__name__)
 
-#: The file with the reasons why copies differ from the store, keyed by index name.
-ERRORS = ".errors.json"
-
 #: Start of the name of a folder with a version that is not complete yet.
 DOWNLOAD = ".download-"
 
 #: Number of versions that stay: the current one, to which workers may still be switching, and the version before it.
 NUM_KEPT = 2
 
-#: Seconds after which a version is copied again: after a failure; after a wrong file, because each attempt costs a
-#: download; and after a complete copy, if a worker then finds the copy damaged and removes its manifest.
-RETRY_AFTER_S, WRONG_RETRY_AFTER_S, DAMAGED_RETRY_AFTER_S = 10.0, 600.0, 3_600.0
+#: Seconds after which a version is tried again after a failure, and after a wrong file, because that costs a download.
+RETRY_AFTER_S, WRONG_RETRY_AFTER_S = 10.0, 600.0
 
 #: The remedy for a damaged store, in messages.
 _REMEDY = "run `shoal index upload` with the index's name where it was built"
-
-#: Seconds from when an index is missing from the store until its local copy is removed.
-GONE_AFTER_S = 60.0
 
 
 class Copies:
     """The copies of all indexes in a store, in a folder of this machine.
 
     One process at a time may use them. It may be killed at any moment, because a version appears only when it is
-    complete.
+    complete. `faults` has the reasons why copies differ from the store, keyed by index name.
     """
 
     def __init__(self, store: IndexStore, folder: Path):
         self._store = store
         self._folder = folder
-        self._errors: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self._retry_at: dict[str, tuple[str | None, float]] = {}
-        self._gone_since: dict[str, float] = {}
 
     def look(self, now: float) -> None:
         """Make the copies equal to the indexes in the store. `now` is on the monotonic clock.
 
-        If an index cannot be copied, its copy keeps its version, and the file of errors has the reason. If the store is
-        empty, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
+        If an index cannot be copied, its copy keeps its version, and the reason is logged once. Raises FileError or
+        Unavailable if the store cannot be listed, and FileError if it is empty, although there are copies.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        there, here = self._store.sizes(), copied_names(self._folder)
-        names = sorted(filter(is_index_name, {*there, *here})) if there else []
-        for name in names:
+        there, here = self._store.sizes(), {path.name for path in self._folder.iterdir() if path.is_dir()}
+        if here and not there:
+            raise FileError(f"{STORE} has no indexes: check its address, or build one")
+        for name in sorted(filter(is_index_name, {*there, *here})):
             self._bring(name, now)
-        self._errors = {name: message for name, message in self._errors.items() if name in names}
-        empty = dict.fromkeys(here, f"{STORE} has no indexes: check its address, or build one")
-        save_errors(self._folder, self._errors if there else empty)
 
     def _bring(self, name: str, now: float) -> None:
-        """Make one copy equal to the store, or note why that fails."""
+        """Make one copy equal to the store, or log why that fails."""
         version = None
         try:
             if (version := self._current(name)) is None:
-                self._remove_if_gone(name, now)
+                self._remove(name)
             else:
-                self._gone_since.pop(name, None)
                 tried, retry_at = self._retry_at.get(name, (None, 0.0))
                 if tried == version and now < retry_at:
                     return
                 self._retry_at.pop(name, None)
-                if self._update(self._folder / name, version):
-                    self._retry_at[name] = version, now + DAMAGED_RETRY_AFTER_S
-            self._errors.pop(name, None)
+                self._update(self._folder / name, version)
+            self.faults.pop(name, None)
         except ShoalError as error:
-            self._errors[name] = error.message
+            if self.faults.get(name) != error.message:
+                log.warning("index %s: %s; its copy is served as it is", name, error.message)
+            self.faults[name] = error.message
             is_wrong = version and isinstance(error, IndexCorrupt)
             self._retry_at[name] = version, now + (WRONG_RETRY_AFTER_S if is_wrong else RETRY_AFTER_S)
 
@@ -103,21 +89,18 @@ class Copies:
             raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
         return text[:-1]
 
-    def _remove_if_gone(self, name: str, now: float) -> None:
-        """Remove the copy of an index that has been missing from the store for `GONE_AFTER_S`."""
-        if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
-            return
-        self._gone_since.pop(name)
+    def _remove(self, name: str) -> None:
+        """Remove the copy of an index that the store does not have."""
         if (self._folder / name).exists():
             (self._folder / name / CURRENT).unlink(missing_ok=True)
             shutil.rmtree(self._folder / name, ignore_errors=True)
             log.info("index %s: its copy is removed, as the store has no such index", name)
 
-    def _update(self, folder: Path, version: str) -> bool:
-        """Switch a copy to a version, which is downloaded if it is missing; return True if it was downloaded."""
+    def _update(self, folder: Path, version: str) -> None:
+        """Switch a copy to a version, which is downloaded if it is missing."""
         is_there = (folder / version / MANIFEST).is_file()
         if is_there and version == current_name(folder):
-            return False
+            return
         try:
             if not is_there:
                 self._download(folder, version)
@@ -132,7 +115,6 @@ class Copies:
             for scratch in folder.glob(f"{DOWNLOAD}*"):
                 shutil.rmtree(scratch, ignore_errors=True)
         log.info("index %s: version %s is copied from the store", folder.name, version)
-        return not is_there
 
     def _download(self, folder: Path, version: str) -> None:
         """Copy a version into a folder of its own, compare its files with their checksums, and rename the folder."""
@@ -177,34 +159,3 @@ class Copies:
                 f"{shown(path)} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): it is tried again "
                 f"later; if that stays so, {_REMEDY}"
             )
-
-
-def copied_names(folder: Path) -> set[str]:
-    """Return the names of the indexes with a complete or incomplete copy in the folder of copies."""
-    return {path.name for path in folder.iterdir() if path.is_dir() and is_index_name(path.name)}
-
-
-def read_errors(folder: Path) -> dict[str, str]:
-    """Return the reasons why copies differ from the store, keyed by index name."""
-    try:
-        errors = json.loads((folder / ERRORS).read_bytes())
-        return {str(name): str(message) for name, message in errors.items()}
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
-
-
-def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
-    """Write and log the reasons why copies differ, if they changed. If the disk is full, only the log has them."""
-    former = read_errors(folder)
-    for name, message in errors.items():
-        if former.get(name) != message:
-            log.warning("index %s: %s; its copy is served as it is", name, message)
-    if errors != former:
-        with suppress(OSError):
-            replace_file(folder / ERRORS, json.dumps(errors))
-
-
-def report_damage(version: Path) -> None:
-    """Remove the manifest of a damaged version, so that it counts as incomplete and is copied from the store again."""
-    with suppress(OSError):
-        (version / MANIFEST).unlink()

@@ -9,6 +9,7 @@ Versions never change. An upload makes the folder of an index in the store equal
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -123,15 +124,13 @@ def check_protocol(url: str) -> None:
     """Raise MissingExtra if the packages for a URL are not installed, and BadSetting if no package opens it."""
     protocol = url.partition("://")[0]
     try:
-        from fsspec import get_filesystem_class
+        from fsspec.registry import known_implementations
     except ImportError:
         raise MissingExtra(f"index_store needs fsspec; run: {install_command('s3')}") from None
-    try:
-        get_filesystem_class(protocol)
-    except ImportError as error:
-        raise MissingExtra(f"index_store is a {protocol}:// URL, which needs a package ({error!s:.200})") from None
-    except ValueError:
-        raise BadSetting(f"index_store is a {excerpt(protocol)} URL, a protocol that fsspec does not know") from None
+    if (about := known_implementations.get(protocol)) is None:
+        raise BadSetting(f"index_store is a {excerpt(protocol)} URL, a protocol that fsspec does not know")
+    if not find_spec(package := about["class"].partition(".")[0]):
+        raise MissingExtra(f"index_store is a {protocol}:// URL, which needs the package {package}: install it")
 
 
 @contextmanager
