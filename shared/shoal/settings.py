@@ -156,15 +156,11 @@ class Settings:
     )
     max_batch_tokens: int = _setting(2_048, "Maximum number of tokens in one forward pass.", 1)
     max_batch_texts: int = _setting(64, "Number of texts at which a worker stops taking jobs and computes.", 1)
-    max_batch_wait_ms: float = _setting(
-        0.0, "Longest time that a worker waits for its batch to fill, in milliseconds.", 0
-    )
     max_job_texts: int = _setting(1_024, "Maximum number of texts in one job.", 1)
     stall_timeout_s: float = _setting(
         60.0, "Longest time for one forward pass, in seconds; a worker that hangs for longer ends itself.", 0.1
     )
     cache_mb: int = _setting(64, "Limit of Redis's memory for vectors of texts that may repeat, in MB; 0: no cache.", 0)
-    cache_ttl_s: int = _setting(86_400, "Time for which the cache keeps a vector, in seconds.", 1)
     indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
 
     index_home: str = _setting(

@@ -35,7 +35,7 @@ def test_the_environment_is_read_by_type() -> None:
 
 
 def test_a_child_process_gets_the_same_settings() -> None:
-    settings = Settings(port=9000, indexes="a=/x,b=/y", max_batch_wait_ms=1.5, engine="torch")
+    settings = Settings(port=9000, indexes="a=/x,b=/y", stall_timeout_s=1.5, engine="torch")
     assert Settings.from_environment(settings.to_environment()) == settings
     assert Settings.from_environment(Settings(protocols="").to_environment()).protocol_prefixes() == {}
 

@@ -20,9 +20,6 @@ from redis.sentinel import Sentinel
 #: `redis+cluster://user:password@host:port,host:port`, with options after a question mark.
 _URL = re.compile(r"(?P<scheme>rediss?)\+(?P<kind>sentinel|cluster)://(?P<user>[^/]*@)?(?P<nodes>[^/?@]+)(?P<rest>.*)")
 
-#: The port of a node if the URL leaves it out.
-_PORTS = {"sentinel": 26_379, "cluster": 6_379}
-
 #: Options of a URL for connections to Sentinels, which have their own users and passwords.
 _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
 
@@ -101,7 +98,8 @@ def split_url(url: str, answer_s: float) -> tuple[str, Primary | None]:
     """
     if (found := _URL.fullmatch(url)) is None:
         return url, None
-    nodes = [_address(node, _PORTS[found["kind"]]) for node in found["nodes"].split(",")]
+    default_port = 26_379 if found["kind"] == "sentinel" else 6_379
+    nodes = [_address(node, default_port) for node in found["nodes"].split(",")]
     rest, _, query = found["rest"].partition("?")
     options = dict(parse_qsl(query, strict_parsing=bool(query)))
     of_sentinels = {name: options.pop(option) for option, name in _SENTINEL_OPTIONS.items() if option in options}

@@ -73,6 +73,8 @@ def watch(settings: Settings, job_id: str) -> None:
         elif status == "paused":
             echo(f"the job is paused: `shoal job resume {job_id}` lets it go on", err=True)
 
+        bar = TaskBar()
+
         def report(status: "LongJobStatus") -> None:
             if status.status == "running":
                 bar(status.progress)
@@ -80,8 +82,7 @@ def watch(settings: Settings, job_id: str) -> None:
                 bar(replace(status.progress, step=status.status, rows_per_s=0.0, eta_s=None))
 
         try:
-            with TaskBar() as bar:
-                LongHandle(jobs, job_id).wait(on_status=report)
+            LongHandle(jobs, job_id).wait(on_status=report)
         except KeyboardInterrupt:
             echo(
                 f"the job goes on: `shoal job watch {job_id}` looks at it again, `shoal job cancel {job_id}` ends it",

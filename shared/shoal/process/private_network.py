@@ -9,13 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 from shoal.contract.excerpt import excerpt
 from shoal.errors import AddressNotAllowed, FileError, InvalidRequest
 
-#: Longest URL, in characters.
-MAX_URL_CHARS = 2_048
-
 _PORTS = {"http": 80, "https": 443}
-
-#: IPv6 addresses that are translated to the IPv4 address in their last four bytes.
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def without_query(url: str) -> str:
@@ -27,7 +21,7 @@ def split_url(url: str) -> SplitResult:
     """Return the parts of the URL of a webhook. Raises InvalidRequest for any other URL."""
     try:
         parts = urlsplit(url)
-        is_usable = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and len(url) <= MAX_URL_CHARS
+        is_usable = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and len(url) <= 2_048
     except ValueError:
         is_usable = False
     if not is_usable:
@@ -65,7 +59,8 @@ def is_public(address: str) -> bool:
     """Return True if an IP address belongs to a single machine in the public internet."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ipaddress.IPv4Address(ip.packed[-4:]) if ip in _NAT64 else None)
+        is_nat64 = ip in ipaddress.IPv6Network("64:ff9b::/96")  # is translated to the IPv4 address in its last bytes
+        inner = ip.ipv4_mapped or ip.sixtofour or (ipaddress.IPv4Address(ip.packed[-4:]) if is_nat64 else None)
         if inner or ip.teredo:
             return inner is not None and is_public(str(inner))
         if ip.is_site_local:

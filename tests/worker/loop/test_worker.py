@@ -4,7 +4,6 @@ import itertools
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -453,21 +452,9 @@ def test_a_job_whose_reply_cannot_be_made_has_an_error(encoder: Encoder) -> None
     assert isinstance(work.error, Internal)
 
 
-def test_a_batch_waits_for_interactive_jobs_until_it_is_full(queue: Queue, engine: Engine) -> None:
-    limits = Limits(max_batch_texts=2, max_batch_wait_s=3_600.0)
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(64), limits)
-    put(queue, "storm")
-    with ThreadPoolExecutor(1) as thread:
-        step = thread.submit(worker.step, block_s=0)
-        wait_until(lambda: queue.redis.zcard(queue.keys.held(worker.id)))
-        put(queue, "rain")
-        step.result()
-    assert (drive(worker), engine.passes) == (2, [2])
-
-
 def test_a_worker_has_the_limits_of_its_settings() -> None:
-    settings = Settings(max_job_texts=3, max_text_chars=5, max_batch_texts=7, max_batch_wait_ms=9)
-    assert limits_of(settings) == Limits(3, 5, 7, 0.009)
+    settings = Settings(max_job_texts=3, max_text_chars=5, max_batch_texts=7)
+    assert limits_of(settings) == Limits(3, 5, 7)
 
 
 def test_dead_workers_are_looked_for_at_intervals(

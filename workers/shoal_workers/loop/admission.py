@@ -36,7 +36,7 @@ from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
 from shoal_workers.operations.search import Searcher, SearchWork
 from shoal_workers.operations.tokenize import TokenizerWork
-from shoal_workers.operations.work import INTERACTIVE, Work
+from shoal_workers.operations.work import Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import EndedJob, JobLog
 from shoal_workers.process.watchdog import Activity
@@ -71,12 +71,11 @@ SERVED_KNOWN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on admitted jobs, on the texts of a pass, and on the wait for more texts."""
+    """Limits on admitted jobs, and on the texts of a pass."""
 
     max_job_texts: int = 1_024
     max_text_chars: int = 2**20
     max_batch_texts: int = 64
-    max_batch_wait_s: float = 0.0
 
 
 #: The class of work for the jobs of each operation, by the operation's name.
@@ -162,14 +161,7 @@ class Admission:
         if not held:  # sleeps, because a suspect in the queue would end a wait for jobs at once
             time.sleep(max(self._pause_s, FIRST_PAUSE_S) if skips_suspects else self._pause_s)
         takes_suspects = takes_suspects and not skips_suspects
-        works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
-        until = time.monotonic() + self._limits.max_batch_wait_s
-        while works and (wait_s := until - time.monotonic()) > 0:  # wait for more interactive jobs, to fill the pass
-            num_texts = self._limits.max_batch_texts - sum(work.num_lane_texts for work in works)
-            if num_texts <= 0:
-                break
-            works += self._admit(self._consumer.take({INTERACTIVE: num_texts}, wait_s, max_jobs=MAX_JOBS))
-        return works
+        return self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
 
     def _reclaim(self, held: Collection[Work]) -> None:
         """Measure Redis's clock, let lost jobs and jobs of dead workers wait again, and check unread results."""

@@ -146,7 +146,7 @@ def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | 
     table = Table(
         model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)
     )
-    return Cache(broker, keys, table, settings.cache_ttl_s)
+    return Cache(broker, keys, table)
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -155,7 +155,6 @@ def limits_of(settings: Settings) -> Limits:
         max_job_texts=settings.max_job_texts,
         max_text_chars=settings.max_text_chars,
         max_batch_texts=settings.max_batch_texts,
-        max_batch_wait_s=settings.max_batch_wait_ms / 1000,
     )
 
 
