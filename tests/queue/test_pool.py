@@ -3,7 +3,6 @@
 import itertools
 from socket import gethostname
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from blocking import Pool
@@ -36,28 +35,6 @@ def test_a_worker_that_announces_itself_is_alive_until_it_leaves(pool: Pool) -> 
     for name, host in (("c", gethostname()), ("d", "elsewhere")):
         pool.announce(name, {"state": "ready", "host": host, "pid": 7})
     assert list(pool.own_ready([7])) == ["c"]
-
-
-def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:
-    shapes: list[dict[str, Any]] = [
-        {"indexes": {"a": {"count": 1}, "b": {"count": "many"}}},
-        {"indexes": {"a": 3}},
-        {"index_errors": {"a": None}},
-        {"prompts": {}},
-        {"rounds": [1e308] * 5},
-        {"rounds": [-1.0] * 5},
-        {"counters": {"a": 1, "b": "many"}},
-        {"texts_per_s": "fast"},
-        {"threads": "many"},
-        {"written_at": "now"},
-        {"recent": [{"client": "web", "ended_at": "now"}]},
-        {"recent": [{"ended_at": 1.0}]},
-        {"rounds": [1.0]},
-        {"waits": {"bulk": {"limits": [1], "counts": [1], "sum": 1}}},
-    ]
-    for about in shapes:
-        pool.announce("a", {"state": "ready"} | about)
-        assert pool.workers() == {"a": {}}, about
 
 
 def test_the_first_heartbeat_of_a_worker_is_read_once(pool: Pool) -> None:
