@@ -246,17 +246,6 @@ def test_large_jobs_do_not_delay_other_jobs(queue: Queue, dispatcher: ThreadDisp
     assert answer_all(queue) == 3
 
 
-def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(
-    queue: Queue, dispatcher: ThreadDispatcher
-) -> None:
-    waiting = [dispatcher.send("interactive", [Embed(["storm"])])[0] for _ in range(3)]
-    wait_until(lambda: queue.backlog()["interactive"] == 3)
-    for _ in range(5):  # new connections break too
-        queue.redis.client_kill_filter(_type="normal", skipme=True)
-    answer_all(queue)
-    assert {pending.result(PATIENCE_S).status for pending in waiting} == {"done"}
-
-
 # Results of submitted jobs
 
 
