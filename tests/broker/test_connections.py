@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -153,7 +154,9 @@ class TestBound:
                 broker.execute("RPUSH", "list", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 20
 
-    def test_a_thread_that_waits_too_long_gets_an_error(self, broker: Broker, two: Broker) -> None:
+    def test_a_thread_that_waits_too_long_gets_an_error(
+        self, own_redis: RedisServer, broker: Broker, two: Broker
+    ) -> None:
         with ThreadPoolExecutor(2) as threads:
             results = [threads.submit(two.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(2)]
             wait_until(partial(is_blocked, broker, 2))
@@ -165,16 +168,13 @@ class TestBound:
             broker.execute("RPUSH", "list", "x", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 2
         two.ping()
-
-    def test_a_broken_connection_is_free_again(self, own_redis: RedisServer, two: Broker) -> None:
         own_redis.stop()
-        for _ in range(5):
+        for _ in range(5):  # a broken connection is free again
             with pytest.raises(Unavailable, match="does not answer"):
                 two.ping()
 
-    @pytest.mark.parametrize(("name", "number"), IMPOSSIBLE)
-    def test_an_impossible_option_of_the_url_is_refused(self, name: str, number: str) -> None:
-        for connect in (Broker.connect, ConnectionMaker):
+    def test_an_impossible_option_of_the_url_is_refused(self) -> None:
+        for (name, number), connect in product(IMPOSSIBLE, (Broker.connect, ConnectionMaker)):
             with pytest.raises(Unavailable, match=f"{name} in the Redis URL is .*: write a number from .* to"):
                 connect(f"redis://localhost?{name}={number}")
 
