@@ -1,13 +1,11 @@
 """Connections to Redis are kept, limited, and replaced when they break; and scripts are sent over them."""
 
-import asyncio
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 import redis
@@ -15,7 +13,7 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from tcp_proxy import Proxy
 
 from shoal.broker import circuit_breaker, connections
-from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
+from shoal.broker.async_broker import ConnectionMaker
 from shoal.broker.broker import Broker, Script
 from shoal.errors import Unavailable
 
@@ -189,15 +187,6 @@ def is_blocked(broker: Broker, num_connections: int) -> bool:
 
 
 def test_options_of_the_url_do_not_change_how_answers_are_read(own_redis: RedisServer) -> None:
-    url = f"{own_redis.url}&protocol=3&decode_responses=True"
-
-    async def ask() -> Any:
-        broker = AsyncBroker(ConnectionMaker(url))
-        found = await broker.execute("HGETALL", "a")
-        await broker.close()
-        return found
-
-    broker = Broker.connect(url)
-    broker.execute("HSET", "a", "b", "c")
-    assert broker.execute("HGETALL", "a") == asyncio.run(ask()) == [b"b", b"c"]
-    broker.close()
+    with closing(Broker.connect(f"{own_redis.url}&protocol=3&decode_responses=True")) as broker:
+        broker.execute("HSET", "a", "b", "c")
+        assert broker.execute("HGETALL", "a") == [b"b", b"c"]

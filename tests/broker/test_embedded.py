@@ -75,19 +75,16 @@ class TestChoice:
 
 
 class TestPort:
-    def test_the_last_port_is_used_again_unless_another_program_has_it(self, settings: Settings) -> None:
+    def test_the_last_port_is_used_again_and_a_port_of_another_program_is_not_used(self, settings: Settings) -> None:
         settings.home_folder.mkdir()
         embedded.save_port(settings)
         anew = replace(settings, redis_port=0)
         assert embedded.choose_port(anew) == settings.redis_port
         with socket.create_server((embedded.HOST, settings.redis_port)):
             assert embedded.choose_port(anew) not in (0, settings.redis_port)
+            with pytest.raises(PortInUse, match=f"port {settings.redis_port}, .* choose another --redis-port"):
+                embedded.choose_port(settings)
         assert [path.name for path in settings.home_folder.iterdir()] == [PORT_FILE]
-
-    def test_a_configured_port_that_is_taken_is_refused(self, settings: Settings) -> None:
-        taken = pytest.raises(PortInUse, match=f"port {settings.redis_port}, .* choose another --redis-port")
-        with socket.create_server((embedded.HOST, settings.redis_port)), taken:
-            embedded.choose_port(settings)
 
 
 def test_it_writes_to_disk_and_listens_on_loopback_only(tmp_path: Path) -> None:

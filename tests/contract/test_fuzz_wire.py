@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal import operations
-from shoal.cache.cache import Entry, Table
+from shoal.cache.cache import Table
 from shoal.contract import wire
 from shoal.contract.jobs import LANES, Job, check_name
 from shoal.contract.options import Options
@@ -146,16 +146,6 @@ def test_any_bytes_pushed_onto_a_lane_are_answered_or_buried(
             assert redis.exists(keys.replies(job.reply_to) if job.reply_to else keys.result(job.id))
     assert not redis.exists(*(keys.of_lane(lane, "load") for lane in LANES), keys.held(worker.id))
     redis.delete(*redis.scan_iter(f"{keys.root}:*"))
-
-
-DIGEST = bytes(range(16))
-ENTRY = Entry(np.ones((1, 3), np.float32), 4, True, 9).pack(DIGEST)
-
-
-@fuzz(60, data=st.binary(max_size=60) | mutated(st.just(ENTRY)), dimension=st.sampled_from([3, 1, 2, 100_000]))
-def test_entry_of_the_cache(data: bytes, dimension: int) -> None:
-    entry = Entry.unpack(data, DIGEST, dimension)
-    assert entry is None or data == ENTRY
 
 
 @fuzz(60, cache=changed(TABLE.to_heartbeat()) | ODD)

@@ -18,9 +18,6 @@ from shoal.broker.broker import Broker, Script
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 
-#: Bytes that Redis may need for an entry in addition to its key and value. Versions 6.2 and 7.0 needed 100 to 200.
-OVERHEAD_BYTES = 256
-
 #: Seconds for which an entry is kept.
 TTL_S = 86_400
 
@@ -28,9 +25,6 @@ TTL_S = 86_400
 MAX_TEXTS_PER_READ = 512
 
 _TWO_NUMBERS = struct.Struct("<QQ")
-
-#: Fields of `Table` that are in a heartbeat's map "cache". The other fields are in the heartbeat itself.
-_ANNOUNCED = ("fingerprint", "num_places", "prompts", "default_prompt")
 
 _STORE = Script.load("shoal.cache", "store")
 
@@ -105,8 +99,8 @@ class Table:
         return all(isinstance(word, str) for word in words) and all(isinstance(n, int) and n > 0 for n in sizes)
 
     def to_heartbeat(self) -> dict[str, Any]:
-        """Return the map "cache" of a heartbeat."""
-        return {name: getattr(self, name) for name in _ANNOUNCED}
+        """Return the map "cache" of a heartbeat. The other fields are in the heartbeat itself."""
+        return {name: getattr(self, name) for name in ("fingerprint", "num_places", "prompts", "default_prompt")}
 
     def prompt_for(self, options: Options) -> str | None:
         """Return the prompt of an embed job, as text; None for options that only a worker can answer or refuse."""
@@ -176,4 +170,5 @@ def num_places(size_mb: int, dimension: int, keys: Keys) -> int:
     value_bytes = size_bytes(dimension) + 10
     step = 1 << ((value_bytes - 1).bit_length() - 3)  # jemalloc has four sizes from one power of two to the next
     name_bytes = len(keys.cache("")) + 8
-    return size_mb * 2**20 // (-(-value_bytes // step) * step + name_bytes + OVERHEAD_BYTES)
+    overhead_bytes = 256  # Redis 6.2 and 7.0 needed 100 to 200 in addition
+    return size_mb * 2**20 // (-(-value_bytes // step) * step + name_bytes + overhead_bytes)

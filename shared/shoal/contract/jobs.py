@@ -38,17 +38,11 @@ MAX_LANE_TEXTS = 999_999
 #: Highest number of a text in a list that is split into jobs. No list has this many texts.
 MAX_TEXT_NUMBER = 2**53
 
-#: A reply names at most `MAX_IGNORED` ignored fields, and cuts each name to `MAX_IGNORED_CHARS` characters.
-MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64
-
 #: Largest number of texts in a job if a list is split, so that several workers share it and no other job waits long.
 TEXTS_PER_JOB = 32
 
 #: Largest number of texts in an HTTP request if a list is split.
 MAX_REQUEST_TEXTS = 256
-
-#: The settings that limit the texts of a request and of a job. All texts of a request go to one lane.
-_MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +170,10 @@ class Job:
 
     def check_texts(self, max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
         """Raise TooLarge for too many texts or characters. The message about texts contains `subject` and `remedy`."""
-        if len(self.texts) > max_texts:
-            raise TooLarge(
-                f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): "
-                f"{remedy}"
-            )
+        if len(self.texts) > max_texts:  # all texts of a request go to one lane
+            setting = "SHOAL_MAX_JOB_TEXTS" if subject == "job" else "SHOAL_MAX_BACKLOG_TEXTS"
+            found = f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({setting})"
+            raise TooLarge(f"{found}: {remedy}")
         for number, text in enumerate(self.texts):
             if len(text) > max_text_chars:
                 raise TooLarge(
@@ -241,7 +234,7 @@ class Job:
         if trace := values.get("traceparent"):
             known["traceparent"] = traceparent.valid(trace)
         ignored = values.keys() - _KNOWN.union(cls.own_names, cls.option_names)
-        named = tuple(name[:MAX_IGNORED_CHARS] for name in sorted(ignored)[:MAX_IGNORED])
+        named = tuple(name[:64] for name in sorted(ignored)[:16])
         job = cls(**known, **own, options=Options.from_map(values), ignored=named)
         if job.timeout_s is None:
             return job

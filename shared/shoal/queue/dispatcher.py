@@ -175,7 +175,7 @@ class Dispatcher:
                 self._settle_all(outcome, [job.id for job in put.jobs])
 
     async def _withdraw(self, job_ids: Sequence[str]) -> None:
-        with suppress(ShoalError):  # if this fails, workers compute these jobs in vain, or drop them at their deadlines
+        with suppress(ShoalError):  # otherwise workers compute the jobs, or drop them at their deadlines
             await self._producer.withdraw(job_ids)
 
     # The receiver
