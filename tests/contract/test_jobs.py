@@ -192,6 +192,7 @@ def test_the_outline_of_a_job_is_read_without_the_rest() -> None:
     assert (cut.id, cut.op, cut.num_texts, cut.reply_to) == ("mine", "embed", 70_000, None)
     odd = Outline.read(msgpack.packb({"id": "a b", "op": "x" * 1_000_000, "texts": "storm"}))
     assert (odd.id, odd.op, odd.num_texts) == (None, None, None)
+    assert Outline.read(msgpack.packb({"op": "dance"})).op is None
     fields: list[dict[Any, Any]] = [{5: "x"}, {"texts": b"\xff"}, {"x": msgpack.ExtType(1, b"")}]
     for more in (*fields, {b"\xff": 1, "deep": [[[{"x": {}}]]]}):
         outline = Outline.read(msgpack.packb({**more, "id": "mine", "reply_to": "me", "id2": "y"}))
