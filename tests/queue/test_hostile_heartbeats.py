@@ -85,7 +85,9 @@ def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker, se
     found = {f"odd{n}": ABOUT | odd for n, odd in enumerate(beats())}
     for name, about in found.items():
         stub.pool.announce(name, about)
-    assert {worker["id"] for worker in look(app)["workers"]} == {"stub", *found}
+    states = {worker["id"]: worker["state"] for worker in look(app)["workers"]}
+    assert states.keys() == {"stub", *found}
+    assert {states[name] for name in [*found][-len(SHAPES) :]} == {"unknown"}
     done = run("status", redis_url=settings.redis_url, key_prefix=settings.key_prefix, pool=settings.pool)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"workers alive: {len(found) + 1}" in done.stdout
