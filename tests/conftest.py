@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from disk import ignore_syncs
 from hypothesis import HealthCheck, settings
 from queues import ALIVE_S, Queue
 from tcp_proxy import Proxy
@@ -88,8 +87,6 @@ for _name in ("RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ[_name] = os.environ.get(_name) or "1"
 threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")  # numpy has read these variables already
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-ignore_syncs()
 
 # A shell starts background commands with SIGINT ignored, and the processes of the tests would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

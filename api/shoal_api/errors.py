@@ -35,7 +35,7 @@ def answer_error(error: ShoalError) -> Response:
     """Return the response to an error of Shoal's own."""
     status, headers = _dialect().statuses.get(error.code) or STATUS.get(error.code, 500), {}
     if status in _TRANSIENT:
-        headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
+        headers["Retry-After"] = str(error.retry_after_s)
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'
     return _error_response(error.code, error.message, status, headers)

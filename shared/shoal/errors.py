@@ -17,6 +17,10 @@ class ShoalError(Exception):
 
     code: ClassVar[str] = "internal"
 
+    def __init__(self, message: str, retry_after_s: int = 1):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
     def __init_subclass__(cls) -> None:
         cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
@@ -70,10 +74,6 @@ class PathNotAllowed(ShoalError):
 class RateLimited(ShoalError):
     """Error raised when an API key has exceeded its rate. The key may be used again after `retry_after_s`."""
 
-    def __init__(self, message: str, retry_after_s: int = 1):
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
 
 class UnknownFile(ShoalError):
     """Error raised when the result of a long job has no file with the wanted name, or the job is not done yet."""
@@ -117,10 +117,6 @@ class Timeout(ShoalError):
 
 class Overloaded(ShoalError):
     """Error raised when a lane or Redis is full, before anything is written. Try again after `retry_after_s`."""
-
-    def __init__(self, message: str, retry_after_s: int = 1):
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class Unavailable(ShoalError):

@@ -158,7 +158,6 @@ class Settings:
         60.0, "Longest time for one forward pass, in seconds; a worker that hangs for longer ends itself.", 0.1
     )
     cache_mb: int = _setting(64, "Limit of Redis's memory for vectors of texts that may repeat, in MB; 0: no cache.", 0)
-    cache_ttl_s: int = _setting(86_400, "Time for which the cache keeps a vector, in seconds.", 1)
     indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
 
     index_home: str = _setting(

@@ -1,12 +1,11 @@
 """Connections to Redis are kept, limited, and replaced when they break; and scripts are sent over them."""
 
-import asyncio
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any
+from itertools import product
 
 import pytest
 import redis
@@ -14,7 +13,7 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from tcp_proxy import Proxy
 
 from shoal.broker import circuit_breaker, connections
-from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
+from shoal.broker.async_broker import ConnectionMaker
 from shoal.broker.broker import Broker, Script
 from shoal.errors import Unavailable
 
@@ -153,7 +152,9 @@ class TestBound:
                 broker.execute("RPUSH", "list", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 20
 
-    def test_a_thread_that_waits_too_long_gets_an_error(self, broker: Broker, two: Broker) -> None:
+    def test_a_thread_that_waits_too_long_gets_an_error(
+        self, own_redis: RedisServer, broker: Broker, two: Broker
+    ) -> None:
         with ThreadPoolExecutor(2) as threads:
             results = [threads.submit(two.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(2)]
             wait_until(partial(is_blocked, broker, 2))
@@ -165,16 +166,13 @@ class TestBound:
             broker.execute("RPUSH", "list", "x", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 2
         two.ping()
-
-    def test_a_broken_connection_is_free_again(self, own_redis: RedisServer, two: Broker) -> None:
         own_redis.stop()
-        for _ in range(5):
+        for _ in range(5):  # a broken connection is free again
             with pytest.raises(Unavailable, match="does not answer"):
                 two.ping()
 
-    @pytest.mark.parametrize(("name", "number"), IMPOSSIBLE)
-    def test_an_impossible_option_of_the_url_is_refused(self, name: str, number: str) -> None:
-        for connect in (Broker.connect, ConnectionMaker):
+    def test_an_impossible_option_of_the_url_is_refused(self) -> None:
+        for (name, number), connect in product(IMPOSSIBLE, (Broker.connect, ConnectionMaker)):
             with pytest.raises(Unavailable, match=f"{name} in the Redis URL is .*: write a number from .* to"):
                 connect(f"redis://localhost?{name}={number}")
 
@@ -189,15 +187,6 @@ def is_blocked(broker: Broker, num_connections: int) -> bool:
 
 
 def test_options_of_the_url_do_not_change_how_answers_are_read(own_redis: RedisServer) -> None:
-    url = f"{own_redis.url}&protocol=3&decode_responses=True"
-
-    async def ask() -> Any:
-        broker = AsyncBroker(ConnectionMaker(url))
-        found = await broker.execute("HGETALL", "a")
-        await broker.close()
-        return found
-
-    broker = Broker.connect(url)
-    broker.execute("HSET", "a", "b", "c")
-    assert broker.execute("HGETALL", "a") == asyncio.run(ask()) == [b"b", b"c"]
-    broker.close()
+    with closing(Broker.connect(f"{own_redis.url}&protocol=3&decode_responses=True")) as broker:
+        broker.execute("HSET", "a", "b", "c")
+        assert broker.execute("HGETALL", "a") == [b"b", b"c"]

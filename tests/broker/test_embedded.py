@@ -19,7 +19,6 @@ CHOOSE = """
 import sys
 from shoal.broker import embedded
 from shoal.errors import ShoalError
-from shoal.errors import PortInUse
 from shoal.settings import Settings
 try:
     print(embedded.command(Settings(home=sys.argv[1]))[0])
@@ -50,14 +49,12 @@ def choose(home: Path, *folders: Path) -> str:
 
 class TestChoice:
     def test_without_the_wheel_a_server_on_the_path_is_used(self, tmp_path: Path) -> None:
+        message = choose(tmp_path / "home", tmp_path)
+        assert all(remedy in message for remedy in ("[embedded]", "valkey-server", "--redis-url"))
         redis = program(tmp_path, "redis-server", "7.0.15")
         assert choose(tmp_path / "home", tmp_path) == str(redis)
         valkey = program(tmp_path, "valkey-server", "9.1.2")
         assert choose(tmp_path / "home", tmp_path) == str(valkey)
-
-    def test_without_a_server_the_error_names_the_remedies(self, tmp_path: Path) -> None:
-        message = choose(tmp_path / "home", tmp_path)
-        assert all(remedy in message for remedy in ("[embedded]", "valkey-server", "--redis-url"))
 
     def test_a_server_too_old_for_the_data_is_not_started(self, tmp_path: Path) -> None:
         program(tmp_path, "redis-server", "6.2.14")
@@ -67,30 +64,27 @@ class TestChoice:
         assert f"cannot read the data in {folder}" in message
         assert "--home" in message
 
-    @pytest.mark.parametrize(("size", "is_refused"), [(100, False), (1_000, True)])
-    def test_data_without_its_manifest_is_not_overwritten(self, tmp_path: Path, size: int, is_refused: bool) -> None:
+    def test_data_without_its_manifest_is_not_overwritten(self, tmp_path: Path) -> None:
         folder = tmp_path / "home" / "redis" / "appendonlydir"
         folder.mkdir(parents=True)
-        (folder / "appendonly.aof.1.incr.aof").write_bytes(bytes(size))
         program(tmp_path, "redis-server", "7.0.15")
-        message = choose(tmp_path / "home", tmp_path)
-        assert ("appendonly.aof.manifest is missing" in message) == is_refused
+        for size, is_refused in ((100, False), (1_000, True)):
+            (folder / "appendonly.aof.1.incr.aof").write_bytes(bytes(size))
+            message = choose(tmp_path / "home", tmp_path)
+            assert ("appendonly.aof.manifest is missing" in message) == is_refused
 
 
 class TestPort:
-    def test_the_last_port_is_used_again_unless_another_program_has_it(self, settings: Settings) -> None:
+    def test_the_last_port_is_used_again_and_a_port_of_another_program_is_not_used(self, settings: Settings) -> None:
         settings.home_folder.mkdir()
         embedded.save_port(settings)
         anew = replace(settings, redis_port=0)
         assert embedded.choose_port(anew) == settings.redis_port
         with socket.create_server((embedded.HOST, settings.redis_port)):
             assert embedded.choose_port(anew) not in (0, settings.redis_port)
+            with pytest.raises(PortInUse, match=f"port {settings.redis_port}, .* choose another --redis-port"):
+                embedded.choose_port(settings)
         assert [path.name for path in settings.home_folder.iterdir()] == [PORT_FILE]
-
-    def test_a_configured_port_that_is_taken_is_refused(self, settings: Settings) -> None:
-        taken = pytest.raises(PortInUse, match=f"port {settings.redis_port}, .* choose another --redis-port")
-        with socket.create_server((embedded.HOST, settings.redis_port)), taken:
-            embedded.choose_port(settings)
 
 
 def test_it_writes_to_disk_and_listens_on_loopback_only(tmp_path: Path) -> None:
@@ -107,22 +101,19 @@ def test_it_writes_to_disk_and_listens_on_loopback_only(tmp_path: Path) -> None:
     assert "server v=" in subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize(
-    ("contents", "reason"),
-    [(b"no data", "Bad file format"), (None, "appendonlydir")],
-)
-def test_the_reason_why_it_ended_is_quoted_with_the_remedies(
-    settings: Settings, contents: bytes | None, reason: str
-) -> None:
+def test_the_reason_why_it_ended_is_quoted_with_the_remedies(settings: Settings) -> None:
     command = embedded.command(settings)
     folder = Path(settings.home) / "redis" / "appendonlydir"
-    if contents is None:
-        folder.write_text("a file, where the server wants a folder")
-    else:
-        folder.mkdir()
-        (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.rdb seq 1 type b\n")
-        (folder / "appendonly.aof.1.base.rdb").write_bytes(contents)
+    folder.mkdir()
+    (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.rdb seq 1 type b\n")
+    (folder / "appendonly.aof.1.base.rdb").write_bytes(b"no data")
     assert subprocess.run(command).returncode == 1
     said = embedded.why_it_ended(settings)
-    words = (reason, str(embedded.log_file(settings)), "choose another --home", "--redis-url", "On a full disk")
+    words = (
+        "Bad file format",
+        str(embedded.log_file(settings)),
+        "choose another --home",
+        "--redis-url",
+        "On a full disk",
+    )
     assert [word for word in words if word not in said] == []

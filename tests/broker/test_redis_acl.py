@@ -215,6 +215,7 @@ def use_clients(place: Place) -> None:
         for n in range(3):
             assert [one.deaths for one in dying.take(f"dying {n}", LANES, 1)] == [n]
             dying.die()
+        dying.pool.leave("reaper")
     with closing(Queue.connect(place.worker, Keys(pool="idle"))) as queue:
         assert not queue.take("w", LANES, 1, block_s=0.01)
     use_long_jobs(place.api)

@@ -80,7 +80,7 @@ def test_the_jobs_that_filled_it_are_all_answered(
         assert client.submit("embed", text, output=output).status() == "queued"
 
 
-def test_a_worker_that_starts_while_redis_is_full_is_known_and_answers(
+def test_a_worker_that_starts_while_redis_is_full_is_known_answers_and_looks_for_jobs_of_dead_workers(
     own_redis: RedisServer, admin: "redis.Redis", own_queue: Queue, encoder: Encoder
 ) -> None:
     with Client(own_redis.url) as client:
@@ -94,6 +94,14 @@ def test_a_worker_that_starts_while_redis_is_full_is_known_and_answers(
         assert pool.workers()["new"]["model"] == "tiny"
         assert work(own_queue, encoder) == 1
         assert job.status() == "done"
+        admin.config_set("maxmemory", 0)
+        own_queue.put("interactive", [Embed(["storm"], reply_to="me")])
+        admin.config_set("maxmemory", 1)
+        own_queue.take("dead", LANES, 1)
+        own_queue.may_look("one")
+        assert own_queue.consumer("one").reclaim(())[1]["dead"] == 1
+        assert [taken.deaths for taken in own_queue.take("one", LANES, 1)] == [1]
+        pool.leave("one")
         pool.leave("new")
         assert pool.workers() == {}
 
@@ -145,13 +153,3 @@ def test_a_worker_that_starts_warns_of_a_policy_by_which_redis_evicts_jobs_or_re
         worker.run()
     told = "config set maxmemory-policy noeviction" in caplog.text
     assert told == (policy in caplog.text) == (policy != "noeviction")
-
-
-def test_workers_look_for_jobs_of_dead_workers_while_redis_is_full(admin: "redis.Redis", own_queue: Queue) -> None:
-    own_queue.put("interactive", [Embed(["storm"], reply_to="me")])
-    admin.config_set("maxmemory", 1)
-    own_queue.take("dead", LANES, 1)
-    own_queue.may_look("one")
-    assert own_queue.consumer("one").reclaim(()) == (0, {"dead": 1})
-    (taken,) = own_queue.take("one", LANES, 1)
-    assert taken.deaths == 1

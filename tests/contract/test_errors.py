@@ -5,7 +5,6 @@ import os
 from functools import cache
 from typing import Any
 
-import pytest
 from api_stub import StubWorker, error_of
 from flask.testing import FlaskClient
 from page import BAD_INPUT, ERRORS, ROOT, BadInput, table
@@ -16,20 +15,6 @@ from shoal.errors import BY_CODE, IndexCorrupt, parse
 from shoal_api.schema.error_statuses import STATUS
 
 pytest_plugins = ["api_fixtures"]
-
-#: Bad inputs that must have a row.
-INPUTS = [
-    *("Not JSON", "Wrong type", "Missing field", "Empty list", "Empty string as a text", "Empty string as a query"),
-    *("100,000 texts at once", "One text of 10 MB", "Lone surrogate", "NUL byte"),
-    *("Text past the model's length, `truncate` on", "Text past the model's length, `truncate` off"),
-    *("`k` of 0", "`k` of -1", "`k` of 10,000", "`k` of more than there are documents"),
-    *("Unknown index", "Unknown option value"),
-    *("Job whose bytes are not msgpack", "Msgpack job of the wrong shape: no map", "Job of a future version"),
-    *("Msgpack job of the wrong shape: a field is missing", "Msgpack job of the wrong shape: a wrong type"),
-    *("Redis absent at start of `shoal serve`", "Redis absent at start of `shoal api`", "Redis gone in the middle"),
-    *("Index built with another model", "Truncated index file", "Corrupted index file", "Missing model folder"),
-    *("Port in use", "Full disk while an index is built"),
-]
 
 CODES = {name.strip("`"): cells for name, cells in table(ERRORS, "Code").items()}
 ROWS = list(table(BAD_INPUT, "Input"))
@@ -47,7 +32,6 @@ def names_of_tests(path: str) -> set[str]:
 
 
 def test_every_bad_input_has_a_row_with_a_code_and_a_test_that_exist() -> None:
-    assert set(INPUTS) <= set(ROWS)
     for name in ROWS:
         row = BadInput.row(name)
         if row.answer.endswith("`"):
@@ -72,9 +56,8 @@ def test_a_message_with_a_path_that_is_not_utf_8_can_be_sent() -> None:
     assert str(reply.error) == "/news/caf? cannot be read"
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
+def test_a_value_is_written_as_json_and_cut() -> None:
+    written: list[tuple[Any, str]] = [
         (None, "null"),
         (True, "true"),
         ("naïve\n", '"naïve\\n"'),
@@ -83,13 +66,8 @@ def test_a_message_with_a_path_that_is_not_utf_8_can_be_sent() -> None:
         (b"\x00\xff", "bytes 00ff"),
         ({"a": [None, "b"]}, '{"a": [null, "b"]}'),
         ([[[[5]]]], "[[[[...]]]]"),
-    ],
-)
-def test_a_short_value_is_written_as_json(value: Any, expected: str) -> None:
-    assert excerpt(value) == expected
-
-
-def test_a_long_value_is_cut() -> None:
+    ]
+    assert [excerpt(value) for value, _ in written] == [text for _, text in written]
     for value in ("x" * 10_000_000, b"x" * 10_000_000, ["x" * 50] * 1_000, {"x" * 90: "y" * 90}):
         assert len(excerpt(value)) == MAX_CHARS + 1
         assert excerpt(value).endswith("…")

@@ -16,41 +16,22 @@ def of(*values: float) -> Histogram:
     return histogram
 
 
-def test_a_value_counts_at_the_first_limit_not_below_it() -> None:
+def test_a_value_counts_at_the_first_limit_not_below_it_and_quantiles_are_estimated() -> None:
     histogram = of(0, 1, 1.5, 4, 4.5, 100)
     assert (histogram.counts, histogram.num_values, histogram.sum) == ([2, 1, 1, 2], 6, 111)
-
-
-def test_a_histogram_survives_a_heartbeat() -> None:
-    assert Histogram.from_map(of(1, 3).to_map()).to_map() == {"limits": [1, 2, 4], "counts": [1, 0, 1, 0], "sum": 4.0}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"counts": [1, 2, 3]},
-        {"counts": [1, 2, 3, -1]},
-        {"counts": [1, 2, 3, 0.5]},
-        {"counts": None},
-        {"limits": [], "counts": [5]},
-        {"limits": [1, 4, 2]},
-        {"limits": [0, 1, 2]},
-        {"limits": [1, 2, float("nan")]},
-        {"sum": "x"},
-        {"more": 1},
-        None,
-    ],
-)
-def test_an_invalid_histogram_is_refused(change: dict[str, Any] | None) -> None:
-    with pytest.raises(ValueError, match="histogram"):
-        Histogram.from_map(None if change is None else of(1).to_map() | change)
-
-
-def test_a_quantile_is_estimated_within_its_limits() -> None:
     histogram = of(0.5, 0.5, 1.5, 1.5, 3, 3, 3, 3)
     assert [histogram.quantile(share) for share in (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)] == [0.5, 1, 1.5, 2, 3, 4]
-    assert of(100).quantile(0.5) == 4
-    assert of().quantile(0.5) is None
+    assert (of(100).quantile(0.5), of().quantile(0.5)) == (4, None)
+
+
+def test_the_map_of_a_heartbeat_is_read_and_an_invalid_one_is_refused() -> None:
+    found = of(1, 3).to_map()
+    assert Histogram.from_map(found).to_map() == found == {"limits": [1, 2, 4], "counts": [1, 0, 1, 0], "sum": 4.0}
+    changes: list[dict[str, Any]] = [{"counts": counts} for counts in ([1, 2, 3], [1, 2, 3, -1], [1, 2, 3, 0.5], None)]
+    changes += [{"limits": limits} for limits in ([1, 4, 2], [0, 1, 2], [1, 2, float("nan")])]
+    for wrong in (None, *(found | one for one in (*changes, {"limits": [], "counts": [5]}, {"sum": "x"}, {"more": 1}))):
+        with pytest.raises(ValueError, match="histogram"):
+            Histogram.from_map(wrong)
 
 
 def test_the_difference_has_the_values_measured_since() -> None:

@@ -43,7 +43,10 @@ def test_vectors_survive_the_wire(vectors: NDArray[np.float32], timings: dict[st
 
 
 def test_every_error_survives_the_wire_and_an_unknown_code_is_still_an_error() -> None:
+    classes = ShoalError.__subclasses__()
+    assert len({cls.code for cls in classes}) == len(classes) == len(BY_CODE)
     for error in BY_CODE.values():
+        assert error.__doc__  # it says when the error occurs
         got = Reply.unpack(Reply.failure("job", error("what, which, why")).pack())
         assert type(got.error) is error
         assert str(got.error) == "what, which, why"
@@ -52,26 +55,19 @@ def test_every_error_survives_the_wire_and_an_unknown_code_is_still_an_error() -
     assert type(Reply.unpack(data).error) is ShoalError
 
 
-def test_every_error_has_a_code_and_says_when_it_occurs() -> None:
-    classes = ShoalError.__subclasses__()
-    assert len({cls.code for cls in classes}) == len(classes) == len(BY_CODE)
-    assert all(cls.__doc__ and cls.__doc__.endswith(".") for cls in classes)
-
-
-def test_the_first_error_of_the_parts_is_raised() -> None:
+def test_parts_with_an_error_or_of_two_models_are_not_joined() -> None:
     parts = [reply_of(), Reply.failure("b", TextTooLong("first")), Reply.failure("c", Expired("second"))]
     with pytest.raises(TextTooLong, match="first"):
         Reply.join(parts)
     with pytest.raises(Internal):
         Reply.join([Reply.failure("a", Internal("alone"))])
-
-
-def test_parts_of_two_models_are_refused() -> None:
     part, other = (reply_of(np.ones((1, width), np.float32), model="m") for width in (2, 3))
     with pytest.raises(NotReady, match='"m" of 2 dimensions and "m" of 3 dimensions: send it'):
         Reply.join([part, part, other])
     with pytest.raises(NotReady, match='"m" and "n"'):
         Reply.join([reply_of(hits=[[]], model="m"), reply_of(hits=[[]], model="n")])
+    with pytest.raises(MalformedJob, match="lacks a field of the other parts"):
+        Reply.join([part, reply_of()])
 
 
 @pytest.mark.parametrize(
@@ -88,11 +84,6 @@ def test_parts_of_two_fingerprints_or_versions_are_never_joined(name: str, said:
         assert getattr(Reply.join(parts), name) == "f"
         with pytest.raises(NotReady, match=said):
             Reply.join([*parts, second])
-
-
-def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
-    with pytest.raises(MalformedJob, match="lacks a field of the other parts"):
-        Reply.join([reply_of(np.ones((1, 2), np.float32)), reply_of()])
 
 
 @pytest.mark.parametrize(
@@ -159,27 +150,19 @@ PACKED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("sparse", {"lengths": [2]}),
         ("sparse", {"lengths": [4, -1]}),
         ("sparse", {"lengths": [2, True]}),
-        ("sparse", {"lengths": None}),
-        ("sparse", {"indices": ints(4, 9)}),
         ("sparse", {"indices": ints(4, 4, 1)}),
         ("sparse", {"indices": ints(9, 4, 1)}),
         ("sparse", {"indices": ints(4, 9, -1)}),
-        ("sparse", {"indices": "storm"}),
         ("sparse", {"values": floats(0.5, 1)}),
         ("sparse", {"values": floats(0.5, 1, 0)}),
-        ("sparse", {"values": floats(0.5, 1, np.nan)}),
         ("sparse", {"values": floats(0.5, 1, np.inf)}),
-        ("sparse", {"values": floats(0.5, 1, 2)[:-1]}),
         ("multivectors", {"lengths": [1, 2]}),
-        ("multivectors", {"lengths": [3, -1]}),
         ("multivectors", {"shape": [1, 2]}),
         ("multivectors", {"shape": [-2, -2]}),
         ("multivectors", {"shape": [2, 0], "data": b""}),
         ("multivectors", {"data": floats(1, 2, 3, np.inf)}),
-        ("multivectors", {"dtype": "float64"}),
     ],
 )
 def test_sparse_vectors_and_multivectors_of_another_shape_are_malformed(name: str, change: dict[str, Any]) -> None:

@@ -1,8 +1,6 @@
 """The lines of progress: none for a short step, then lines with the amount done and the time left."""
 
 import io
-import os
-import termios
 
 import pytest
 from conftest import wait_until
@@ -18,31 +16,9 @@ class Clock:
         return self.now_s
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def test_a_line_fits_a_terminal_whose_size_changes(clock: Clock) -> None:
-    reader, writer = os.openpty()
-    with open(reader, "rb", buffering=0) as screen, open(writer, "w") as stream:
-        progress = StepBar("embedding", 1_000, unit=" texts", stream=stream, clock=clock)
-        progress.done, shown = 250, []
-        for columns in (60, 30, 200, 0):
-            termios.tcsetwinsize(writer, (24, columns))
-            clock.now_s += 1.0
-            progress.tick()
-            shown.append(screen.read(1_000).decode().removeprefix("\r\033[K"))
-    line = "embedding: 250 of 1,000 texts, 83 texts a second, 9 s left"
-    assert [len(text) for text in shown[:2]] == [59, 29]
-    assert shown[2] == line
-    assert all(text.startswith(line[:29]) for text in shown)
-    assert len(shown[3]) > 50  # the terminal's width is unknown
 
 
 @pytest.mark.parametrize(
@@ -65,18 +41,6 @@ def test_lines_of_a_step(clock: Clock, total: int, done: dict[float, int], lines
     assert stream.getvalue().splitlines() == lines
 
 
-def test_a_terminal_has_one_line_that_is_gone_at_the_end(clock: Clock) -> None:
-    stream = Terminal()
-    with StepBar("embedding", 4, stream=stream, clock=clock) as progress:
-        for clock.now_s, _ in enumerate(progress.over("ab"), 1):
-            progress.tick()
-    with TaskBar(stream=stream, clock=clock) as report:
-        clock.now_s += 1.0
-        report(TaskProgress(10, num_bad=2, fraction=0.5, step="embedding"))
-    lines = [f"embedding: {n} of 4, 1 a second, {4 - n} s left" for n in (1, 2)]
-    assert stream.getvalue().split("\r\033[K") == ["", *lines, "", "embedding: 50 %, 10 rows, 2 bad", ""]
-
-
 def test_a_thread_shows_a_step_that_does_not_return() -> None:
     stream = io.StringIO()
     with StepBar("opening", stream=stream, clock=iter([0.0, 0.0, *[2.0] * 1_000]).__next__):
@@ -87,11 +51,11 @@ def test_a_thread_shows_a_step_that_does_not_return() -> None:
 def test_a_given_rate_and_time_are_shown_before_measured_ones(clock: Clock) -> None:
     for given_s, shown in ((None, "3 a second, 13 s left"), (5.0, "5 a second, 5 s left")):
         stream, clock.now_s = io.StringIO(), 0.0
-        with TaskBar(stream=stream, clock=clock) as report:
-            report(TaskProgress(0, fraction=0.0, rows_per_s=given_s, eta_s=given_s))
-            clock.now_s = 20.0
-            report(TaskProgress(60, fraction=0.6, rows_per_s=given_s, eta_s=given_s))
-        assert stream.getvalue() == f"waiting: 60 %, 60 rows, {shown}\n"
+        report = TaskBar(stream=stream, clock=clock)
+        report(TaskProgress(0, fraction=0.0, rows_per_s=given_s, eta_s=given_s))
+        clock.now_s = 20.0
+        report(TaskProgress(60, num_bad=2, fraction=0.6, rows_per_s=given_s, eta_s=given_s))
+        assert stream.getvalue() == f"waiting: 60 %, 60 rows, {shown}, 2 bad\n"
 
 
 def test_the_rate_of_a_step_is_measured_from_where_it_was_begun_or_resumed() -> None:

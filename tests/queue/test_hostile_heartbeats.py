@@ -26,29 +26,38 @@ ODD: tuple[Any, ...] = (None, True, -1, "x", [], {}, [[]], {"a": {}}, [None], "\
 #: Times in heartbeats of workers with wrong clocks: long ago, and in a thousand years.
 TIMES = (0, 1, 32_503_680_000.0, 2.0**40)
 
+#: Fields with values of wrong types at any depth.
+SHAPES: tuple[dict[str, Any], ...] = (
+    {"indexes": {"a": INDEX, "b": {"count": "many"}}},
+    {"index_errors": {"a": None}},
+    {"counters": {"jobs": 1, "texts": "many"}},
+    {"recent": [{"client": "web", "ended_at": "now"}]},
+    {"recent": [{"ended_at": 1.0}]},
+    {"rounds": [1.0]},
+    {"waits": {"bulk": {"limits": [1], "counts": [1], "sum": 1}}},
+)
 
-def beats() -> Iterator[tuple[str, dict[str, Any]]]:
+
+def beats() -> Iterator[dict[str, Any]]:
     def recent(number: float, **others: float) -> dict[str, Any]:
         times = {"ended_at": number, "total_s": number, "timings": {"queue_s": number}}
         counts = dict.fromkeys(("num_texts", "num_tokens", "num_cached"), number)
         word = {"id": "a", "op": "embed", "lane": "bulk", "client": "", "status": "done", "error": None}
         return {"recent": [word | times | counts | others]}
 
-    for n, number in enumerate(NUMBERS):
-        counters, histogram = dict.fromkeys(COUNTERS, number), HISTOGRAM | {"sum": number}
-        waits = {"waits": {"interactive": histogram}, "batches": {"fill": histogram}}
-        single = dict.fromkeys(
-            ("texts_per_s", "memory_bytes", "written_at", "threads", "pid", "clock_offset_s"), number
-        )
-        yield f"number {n}", ABOUT | {"counters": counters} | waits | single
-        yield f"count {n}", ABOUT | {"indexes": {"default": INDEX | {"count": number, "num_changes": number}}}
-        yield f"recent {n}", ABOUT | recent(number)
-        yield f"rounds {n}", ABOUT | {"rounds": [number] * 5}
+    for number in NUMBERS:
+        histogram = HISTOGRAM | {"sum": number}
+        names = ("texts_per_s", "memory_bytes", "written_at", "threads", "pid", "clock_offset_s")
+        yield dict.fromkeys(names, number) | {"counters": dict.fromkeys(COUNTERS, number)}
+        yield {"waits": {"interactive": histogram}, "batches": {"fill": histogram}}
+        yield {"indexes": {"default": INDEX | {"count": number, "num_changes": number}}}
+        yield recent(number)
+        yield {"rounds": [number] * 5}
     for name in (*ABOUT, "recent", "rounds", "texts_per_s", "written_at", "index_errors", "cache", "limits"):
-        for n, value in enumerate(ODD):
-            yield f"{name} {n}", ABOUT | {name: value}
+        yield from ({name: value} for value in ODD)
     for time_s in TIMES:
-        yield f"time {time_s}", ABOUT | {"written_at": time_s} | recent(1.0, ended_at=time_s)
+        yield {"written_at": time_s} | recent(1.0, ended_at=time_s)
+    yield from SHAPES
 
 
 @pytest.fixture
@@ -56,11 +65,6 @@ def app(make_app: MakeApp) -> Flask:
     app = make_app()
     app.own.pool.every_s = 0.0
     return app
-
-
-def write(stub: StubWorker, name: str, beat: bytes) -> None:
-    stub.pool.announce(name, {})
-    stub.queue.redis.set(stub.queue.keys.worker(name), beat, ex=3_600)
 
 
 def look(app: Flask) -> dict[str, Any]:
@@ -76,47 +80,38 @@ def look(app: Flask) -> dict[str, Any]:
     return found
 
 
-def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker) -> None:
+def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker, settings: Settings) -> None:
     stub.pause()
-    found = dict(beats())
+    found = {f"odd{n}": ABOUT | odd for n, odd in enumerate(beats())}
     for name, about in found.items():
         stub.pool.announce(name, about)
-    names = {worker["id"] for worker in look(app)["workers"]}
-    assert names == {"stub", *found}
+    states = {worker["id"]: worker["state"] for worker in look(app)["workers"]}
+    assert states.keys() == {"stub", *found}
+    assert {states[name] for name in [*found][-len(SHAPES) :]} == {"unknown"}
+    done = run("status", redis_url=settings.redis_url, key_prefix=settings.key_prefix, pool=settings.pool)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"workers alive: {len(found) + 1}" in done.stdout
     for name, about in found.items():  # other numbers than before, so that rates are computed
         stub.pool.announce(name, about | {"counters": COUNTERS, "written_at": 1_790_000_000.0})
-    assert {worker["id"] for worker in look(app)["workers"]} == names
+    assert {worker["id"] for worker in look(app)["workers"]} == {"stub", *found}
 
 
-@pytest.mark.wide
-def test_shoal_status_goes_on(settings: Settings, stub: StubWorker) -> None:
-    pool: dict[str, Any] = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-    found = dict(beats())
-    for name, about in found.items():
-        stub.pool.announce(name, about)
-    write(stub, "large", wire.pack(ABOUT | {"host": "x" * 10_000_000}))
-    done = run("status", **pool)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout) < 200_000
-    assert f"workers alive: {len(found) + 2}" in done.stdout
-    assert "  large unknown: no index\n" in done.stdout
+#: Heartbeats that cannot be read.
+UNREADABLE = {
+    "empty": b"",
+    "no msgpack": b"\xc1",
+    "no map": b"\x93\x01\x02\x03",
+    "bytes": wire.pack(ABOUT | {"state": b"ready"}),
+    "large": wire.pack(ABOUT | {"host": "x" * MAX_BYTES}),
+    "many maps": b"\x81\xa1a" + b"\xdd" + (2 * MAX_VALUES).to_bytes(4, "big") + 2 * MAX_VALUES * b"\x80",
+    "deep": b"\x81\xa1a" * 100_000 + b"\x80",
+}
 
 
-@pytest.mark.parametrize(
-    "beat",
-    [
-        b"",
-        b"\xc1",
-        b"\x93\x01\x02\x03",
-        wire.pack(ABOUT | {"state": b"ready"}),
-        wire.pack(ABOUT | {"host": "x" * MAX_BYTES}),
-        b"\x81\xa1a" + b"\xdd" + (2 * MAX_VALUES).to_bytes(4, "big") + 2 * MAX_VALUES * b"\x80",
-        b"\x81\xa1a" * 100_000 + b"\x80",
-    ],
-    ids=["empty", "no msgpack", "no map", "bytes", "large", "many maps", "deep"],
-)
-def test_a_worker_with_an_unreadable_heartbeat_has_an_unknown_state(app: Flask, stub: StubWorker, beat: bytes) -> None:
+def test_a_worker_with_an_unreadable_heartbeat_has_an_unknown_state(app: Flask, stub: StubWorker) -> None:
     stub.pause()
-    write(stub, "odd", beat)
+    for name, beat in UNREADABLE.items():
+        stub.pool.announce(name, {})
+        stub.queue.redis.set(stub.queue.keys.worker(name), beat, ex=3_600)
     states = {worker["id"]: worker["state"] for worker in look(app)["workers"]}
-    assert states == {"stub": "ready", "odd": "unknown"}
+    assert states == {"stub": "ready", **dict.fromkeys(UNREADABLE, "unknown")}

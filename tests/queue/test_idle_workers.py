@@ -79,15 +79,6 @@ def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:
         assert [one.deaths for worker in workers if worker.done() for one in worker.result()] == [1]
 
 
-def test_a_worker_that_takes_a_suspect_wakes_the_next_one(queue: Queue) -> None:
-    put(queue, 2)
-    queue.take("dead", LANES, 2)
-    queue.die()
-    for num_markers in (1, 0):
-        assert [one.deaths for one in queue.take(f"w{num_markers}", LANES, 9)] == [1]
-        assert queue.redis.llen(queue.keys.of_lane("bulk", "wake")) == num_markers
-
-
 @pytest.mark.parametrize(("lane", "num_texts"), [("interactive", 1), ("bulk", 64)])
 def test_as_many_jobs_as_idle_workers_are_taken_by_one_each(queue: Queue, lane: str, num_texts: int) -> None:
     with idle_workers(queue) as workers:

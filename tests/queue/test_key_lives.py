@@ -1,8 +1,6 @@
 """Every key lives as long as docs/architecture.md says."""
 
 import re
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from queues import Queue
 from shoal.cache.cache import Cache, Entry, Table
 from shoal.changes.change import Change
 from shoal.contract.jobs import LANES
-from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
@@ -25,17 +22,11 @@ from shoal_api.access.api_keys import ApiKey
 from shoal_api.access.rate_limit import RateLimits
 from shoal_workers.process.crash_report import CrashReports
 
-PAGE = "docs/architecture.md"
-
-#: The keys of the page and their lives. "the same" means the life of the key before.
-LIVES: dict[str, str] = {}
-for _key, (*_, _life) in table(PAGE, "Key").items():
-    LIVES[_key.strip("`")] = [*LIVES.values()][-1] if _life == "the same" else _life
+#: The keys of the page, without the beginning of all keys, and their lives.
+LIVES = {name.strip("`").partition("}:")[2]: row[-1] for name, row in table("docs/architecture.md", "Key").items()}
 
 #: Longest time that the test may take, in seconds. A key may be that much older than expected.
 SLACK_S = 60
-
-Act = Callable[[Queue], object]
 
 
 def put(queue: Queue, num: int = 1, client: str = "", **fields: Any) -> None:
@@ -48,138 +39,72 @@ def answer(queue: Queue, letter: DeadLetter | None = None) -> None:
     queue.reply(Answer(delivery, Reply(job.id), job.reply_to, letter) for delivery, job in pairs)
 
 
-def pushed(queue: Queue) -> None:
-    queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"], reply_to="me").pack())
-    queue.take("w", LANES, 1)
-    queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"], reply_to="me").pack())
-
-
-def changed(queue: Queue) -> None:
-    change = Change((), np.empty((0, 0), np.float32), ("7",), "", 0.0)
-    ChangeLog(queue.broker, queue.keys).append("news", change)
-
-
-def cached(queue: Queue) -> None:
-    shape = Table("model", 2, "mean", "print", 1, {}, "")
-    entry = Entry(np.ones((1, 2), np.float32), 3, False)
-    Cache(queue.broker, queue.keys, shape).store({b"0" * 16: entry})
-
-
-def submit(queue: Queue, kind: str, key: str) -> None:
-    """Submit a long job, over the queue's connections, which its fixture closes."""
-    jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool))
-    vars(jobs)["_broker"] = queue.broker
-    jobs.submit(kind, {}, idempotency_key=key)
-
-
-def waiting(queue: Queue) -> None:
+def make_jobs_wait(queue: Queue) -> None:
     put(queue, 9, "a", reply_to="me")
-    queue.take("w", LANES, 4)
+    queue.take("w", ["bulk"], 4)
     put(queue, client="b", reply_to="me")
 
 
-queued, called, listed = partial(put, id="x"), partial(put, reply_to="me"), partial(submit, kind="embed_file", key="k")
-submitted: tuple[Act, ...] = (queued, answer)
-read: tuple[Act, ...] = (*submitted, lambda queue: queue.wait_result("x", 0))
-once: tuple[Act, ...] = (lambda queue: queue.put_once("bulk", Embed(["storm"], id="x"), "key"), answer)
-announced: tuple[Act, ...] = (
-    lambda queue: Pool(queue.broker, queue.keys).announce("w", {"state": "ready", "limits": {"max_jobs": 7}}, "p"),
-)
-
-#: The keys of the page, each with the acts that make it, a function that names it, and the seconds for which it then
-#: lives. None is for keys that live for ever, or as long as they are not empty.
-EXAMPLES: list[tuple[str, tuple[Act, ...], Callable[[Keys], str], int | None]] = [
-    ("lane:<name>", (pushed,), lambda keys: keys.lane("bulk"), None),
-    ("lane:<name>:jobs", (waiting,), lambda keys: keys.of_lane("bulk", "jobs"), None),
-    ("lane:<name>:load", (waiting,), lambda keys: keys.of_lane("bulk", "load"), None),
-    ("lane:<name>:of:<client>", (waiting,), lambda keys: keys.of_lane("bulk", "of:a"), None),
-    ("lane:<name>:new", (waiting,), lambda keys: keys.of_lane("bulk", "new"), None),
-    ("lane:<name>:old", (waiting,), lambda keys: keys.of_lane("bulk", "old"), None),
-    ("lane:<name>:credit", (waiting,), lambda keys: keys.of_lane("bulk", "credit"), None),
-    ("lane:<name>:wake", (waiting,), lambda keys: keys.of_lane("bulk", "wake"), None),
-    ("lane:pushed", (pushed,), lambda keys: keys.lane("pushed"), None),
-    (
-        "suspects",
-        (queued, lambda queue: queue.take("w", LANES, 1), lambda queue: queue.die("w")),
-        lambda keys: keys.suspects,
-        None,
-    ),
-    ("held:<worker_id>", (waiting,), lambda keys: keys.held("w"), None),
-    ("holders", (waiting,), lambda keys: keys.holders, None),
-    ("replies:<address>", (called, answer), lambda keys: keys.replies("me"), 3_600),
-    ("result:<job_id>", submitted, lambda keys: keys.result("x"), 3_600),
-    ("result:<job_id>", read, lambda keys: keys.result("x"), 60),
-    ("job:<job_id>", (queued,), lambda keys: keys.record("x"), None),
-    (
-        "job:<job_id>",
-        (queued, lambda queue: queue.start("w", queue.take("w", LANES, 10))),
-        lambda keys: keys.record("x"),
-        None,
-    ),
-    ("job:<job_id>", submitted, lambda keys: keys.record("x"), 3_600),
-    ("job:<job_id>", read, lambda keys: keys.record("x"), 60),
-    ("job:<job_id>", once, lambda keys: keys.record("x"), 86_400),
-    ("unread", submitted, lambda keys: keys.unread, None),
-    ("unread:load", submitted, lambda keys: keys.unread_load, None),
-    ("once:<name>", once, lambda keys: keys.once("*"), 86_400),
-    ("once:<name>", (listed,), lambda keys: keys.once("*"), 86_400),
-    ("long-jobs", (listed,), lambda keys: keys.long_jobs, 34_560_000),
-    ("long-jobs:<client>", (listed,), lambda keys: keys.long_jobs_of("*"), 34_560_000),
-    ("changes:<index>", (changed,), lambda keys: keys.changes("news"), None),
-    ("changed", (changed,), lambda keys: keys.changed, None),
-    ("cache:<place>", (cached,), lambda keys: keys.cache("0"), 86_400),
-    (  # two windows, because the previous one counts in part
-        "rate",
-        (lambda queue: RateLimits(queue.broker, queue.keys).count(ApiKey("web", "user", b"", "100/minute")),),
-        lambda keys: f"{keys.rates}*",
-        120,
-    ),
-    ("dead", (called, partial(answer, letter=DeadLetter("poisoned: why"))), lambda keys: keys.dead, None),
-    ("alive", announced, lambda keys: keys.alive, 3),
-    ("processors:<group>", announced, lambda keys: keys.processors("p"), 3),
-    ("worker:<worker_id>", announced, lambda keys: keys.worker("w"), 3),
-    ("limits", announced, lambda keys: keys.limits, None),
-    ("scripts", announced, lambda keys: keys.scripts, None),
-    (
-        "reclaimed",
-        (lambda queue: queue.may_look("w"), lambda queue: queue.consumer("w").reclaim(())),
-        lambda keys: keys.reclaimed,
-        1,
-    ),
-    (
-        "crash:<worker_id>",
-        (lambda queue: CrashReports(queue.broker, queue.keys).write("w", "it crashed", "in line 1"),),
-        lambda keys: keys.crash_report("w"),
-        3_600,
-    ),
-]
+def make_every_key(queue: Queue) -> None:
+    queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"], reply_to="me").pack())
+    put(queue, id="submitted")
+    answer(queue, DeadLetter("poisoned: why"))
+    put(queue, id="suspect")
+    queue.take("dead", LANES, 1)
+    queue.die("dead")
+    queue.pool.leave("reaper")
+    make_jobs_wait(queue)
+    queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"], reply_to="me").pack())
+    Pool(queue.broker, queue.keys).announce("w", {"state": "ready", "limits": {"max_jobs": 7}}, "p")
+    jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool))
+    vars(jobs)["_broker"] = queue.broker
+    jobs.submit("embed_file", {}, idempotency_key="k")
+    ChangeLog(queue.broker, queue.keys).append("news", Change((), np.empty((0, 0), np.float32), ("7",), "", 0.0))
+    entry = Entry(np.ones((1, 2), np.float32), 3, False)
+    Cache(queue.broker, queue.keys, Table("model", 2, "mean", "print", 1, {}, "")).store({b"0" * 16: entry})
+    RateLimits(queue.broker, queue.keys).count(ApiKey("web", "user", b"", "100/minute"))
+    CrashReports(queue.broker, queue.keys).write("w", "it crashed", "in line 1")
 
 
-def test_every_key_of_the_page_has_an_example() -> None:
-    assert LIVES.keys() == {f"shoal:{{default}}:{name}" for name, *_ in EXAMPLES}
+def name_on_page(key: str) -> str:
+    """Return the name of a key on the page; keys of rates only begin with it."""
+    patterns = {name: re.sub(r"<\w+>", "[^:]*", name) + (".*" if name == "rate" else "") for name in LIVES}
+    return min((name for name, form in patterns.items() if re.fullmatch(form, key)), key=lambda name: "<" in name)
 
 
-@pytest.mark.parametrize(("name", "acts", "key", "seconds"), EXAMPLES)
-def test_a_key_lives_as_long_as_the_page_says(
-    queue: Queue, name: str, acts: tuple[Act, ...], key: Callable[[Keys], str], seconds: int | None
-) -> None:
-    for act in acts:
-        act(queue)
-    life = LIVES[f"shoal:{{default}}:{name}"]
-    (found,) = queue.redis.keys(re.sub(r"[{}\[\]]", r"\\\g<0>", key(queue.keys)))
-    ttl_ms = queue.redis.pttl(found)
-    if seconds is None:
-        assert ttl_ms == -1
-        assert re.match(r"for ever|while|until", life)
-        return
-    assert seconds - SLACK_S < ttl_ms / 1000 <= seconds
-    assert ttl_ms > 0
-    said = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) s\b", life)]
-    assert seconds in said or name in ("rate", "reclaimed")
+def test_every_key_lives_as_long_as_the_page_says(queue: Queue) -> None:
+    make_every_key(queue)
+    found = set()
+    for key in queue.redis.scan_iter(f"{queue.keys.root}:*"):
+        name, ttl_s = name_on_page(key.decode().partition("}:")[2]), queue.redis.pttl(key) / 1_000
+        found.add(name)
+        if ttl_s < 0:
+            assert re.match(r"for ever|while|until", LIVES[name]), key
+        elif name not in ("rate", "reclaimed"):
+            lives = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) s\b", LIVES[name])]
+            assert any(0 < ttl_s <= life_s < ttl_s + SLACK_S for life_s in lives), key
+    assert found == LIVES.keys()
+    assert 60 < queue.redis.ttl(next(queue.redis.scan_iter(f"{queue.keys.rates}*"))) <= 120  # this window and the next
+
+
+@pytest.mark.parametrize("lives_s", [3_600, 60, 86_400])
+def test_a_record_lives_as_long_as_its_result_or_its_idempotency_key(queue: Queue, lives_s: int) -> None:
+    job = Embed(["storm"], id="x")
+    if lives_s == 86_400:
+        queue.put_once("bulk", job, "key")
+        (once,) = queue.redis.scan_iter(queue.keys.once("*"))
+        assert lives_s - SLACK_S < queue.redis.ttl(once) <= lives_s
+    else:
+        queue.put("bulk", [job])
+    answer(queue)
+    if lives_s == 60:
+        queue.wait_result("x", 0)
+        assert 0 < queue.redis.ttl(queue.keys.result("x")) <= lives_s
+    assert lives_s - SLACK_S < queue.redis.ttl(queue.keys.record("x")) <= lives_s
 
 
 def test_an_empty_pool_has_only_keys_that_live_for_ever(queue: Queue) -> None:
-    waiting(queue)
+    make_jobs_wait(queue)
     queue.leave("w")
     queue.put("interactive", [Embed(["storm"] * 200, reply_to="me") for _ in range(3)], client="b")
     for _ in range(10):

@@ -87,16 +87,6 @@ def test_a_pushed_job_is_not_lost_while_another_program_has_a_key_of_its_lane(qu
     assert delivery.job() == job
 
 
-def test_a_refused_push_with_the_id_of_a_job_under_way_does_not_touch_this_job(queue: Queue) -> None:
-    job = pushed(queue)
-    queue.put("interactive", [job])
-    assert queue.answer(queue.take("a", ["bulk"], 1)) == 1
-    assert queue.status(job.id)[0] == "queued"
-    assert queue.wait_result(job.id, 0) is None
-    assert queue.answer(queue.take("a", ["interactive"], 1)) == 1
-    assert queue.wait_result(job.id, 0)
-
-
 def test_jobs_of_dead_workers_wait_again_in_order_before_the_others(queue: Queue) -> None:
     jobs = put(queue, 6)
     queue.pool.announce("alive")
@@ -137,26 +127,6 @@ def test_a_worker_keeps_the_jobs_that_it_knows_and_leaves_no_suspects(queue: Que
     assert [delivery.key for delivery in queue.take("b", LANES, 100)] == [unknown.key]
     queue.leave("a")
     assert [(delivery.key, delivery.deaths) for delivery in queue.take("b", LANES, 100)] == [(known.key, 0)]
-
-
-def test_a_job_that_was_cancelled_after_it_was_taken_does_not_start(queue: Queue) -> None:
-    jobs = [Embed(["storm"]) for _ in range(2)]
-    queue.put("interactive", jobs)
-    deliveries = queue.take("a", LANES, 2)
-    assert queue.cancel(jobs[0].id) == "cancelled"
-    assert queue.start("a", deliveries) == [False, True]
-
-
-@pytest.mark.parametrize(("num_taken", "ring"), [(0, "new"), (4, "old")])
-def test_a_client_leaves_its_ring_with_its_last_waiting_job(queue: Queue, num_taken: int, ring: str) -> None:
-    jobs, key = put(queue, num_taken + 1), queue.keys.of_lane("interactive", ring)
-    queue.take("a", ["interactive"], num_taken)
-    assert queue.redis.exists(key)
-    queue.withdraw([jobs[-1].id])
-    assert not queue.redis.exists(key)
-    queue.put("interactive", [submitted := Embed(["storm"])])
-    queue.withdraw([submitted.id])
-    assert not queue.redis.exists(queue.keys.record(submitted.id))
 
 
 @pytest.mark.parametrize("share", [0.6, 1.1])

@@ -20,9 +20,6 @@ KEYS_BYTES = 1_024
 
 NOTHING = UnreadLoad(0, 0)
 
-#: Largest number of results in one sweep.
-MAX_SWEPT = 500
-
 
 def answered(queue: Queue, count: int = 1, client: str = "a", num_values: int = 100) -> list[Job]:
     jobs: list[Job] = [Embed(["storm"]) for _ in range(count)]
@@ -79,12 +76,10 @@ class TestFreed:
             assert queue.unread.load() == (1, size_of(queue, second))
         queue.wait_result(second.id, 0)
         assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
-
-    def test_results_of_pushed_jobs_count_for_the_client_without_a_name(self, queue: Queue) -> None:
-        job = Embed(["storm"])
-        queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
+        pushed = Embed(["storm"])
+        queue.redis.rpush(queue.keys.lane("bulk"), pushed.pack())
         answer_all(queue)
-        assert of_client(queue, "") == size_of(queue, job)
+        assert of_client(queue, "") == size_of(queue, pushed)
 
     def test_a_worker_sweeps_results_that_are_gone(self, queue: Queue, worker: Worker) -> None:
         jobs = answered(queue, 3)
@@ -107,15 +102,11 @@ class TestFreed:
         assert queue.unread.load() == NOTHING
 
     def test_many_results_are_swept_a_part_at_a_time(self, queue: Queue) -> None:
-        with queue.redis.pipeline(transaction=False) as pipeline:
-            for job in answered(queue, MAX_SWEPT + 1):
-                pipeline.delete(queue.keys.result(job.id))
-            pipeline.execute()
+        for job in answered(queue, 501):
+            queue.redis.delete(queue.keys.result(job.id))
         make_due(queue)
-        assert queue.unread.sweep() is True
-        assert queue.unread.load().num_results == 1
-        assert queue.unread.sweep() is False
-        assert queue.unread.load() == NOTHING
+        assert (queue.unread.sweep(), queue.unread.load().num_results) == (True, 1)
+        assert (queue.unread.sweep(), queue.unread.load()) == (False, NOTHING)
 
     def test_a_result_is_looked_at_when_its_age_has_doubled(self, queue: Queue) -> None:
         (job,) = answered(queue)

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -35,20 +35,9 @@ from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor import background
 from shoal.supervisor.background import PID_FILE
 from shoal.supervisor.process import Service
-from shoal.supervisor.serve import print_summary
-from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
+from shoal.supervisor.serve import QUERY, print_summary
+from shoal.supervisor.supervisor import Supervisor, is_ready
 from shoal_workers.model.model import prepared_folder
-
-#: A program that fails the first few times, and then becomes the command in its arguments.
-FAIL = """
-import os, pathlib, sys
-starts, times, words = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-starts.open("ab").write(b".")
-if starts.stat().st_size <= times:
-    print(words, file=sys.stderr)
-    sys.exit(3)
-os.execv(sys.argv[4], sys.argv[4:])
-"""
 
 
 @pytest.fixture
@@ -217,9 +206,9 @@ def test_no_process_is_left(
     settings: dict[str, Any], tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Process, "launcher", () if number == signal.SIGHUP else ("nohup",))
-    with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
+    with Process(tmp_path / "log", "serve", "--workers", 2, **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
-        assert "search: rain" in stack.output
+        assert f"search: {QUERY}" in stack.output
         assert len(running(settings)) >= 4
         ignored = re.findall(r"SigIgn:\s*(\w+)", Path(f"/proc/{stack.pid}/status").read_text())
         assert int(ignored[0], 16) % 2 == (number != signal.SIGHUP)  # SIGHUP has the number 1
@@ -321,7 +310,7 @@ def test_a_failed_start_is_reported(settings: dict[str, Any], changed: dict[str,
     assert running(settings) == []
 
 
-class TestRetries:
+class TestStart:
     @pytest.fixture
     def supervisor(self, settings: dict[str, Any]) -> Iterator[Supervisor]:
         """Yield a supervisor of the service, and stop its processes after the test."""
@@ -331,31 +320,19 @@ class TestRetries:
         supervisor.stop()
 
     @pytest.mark.parametrize(
-        ("times", "words", "error", "told", "num_starts"),
+        ("words", "error", "told"),
         [
-            (MAX_RETRIES, "filesystem error", None, "", MAX_RETRIES + 1),
-            (9, "disk error", NotReady, "ended with exit code 3 before it was ready: disk error", MAX_RETRIES + 1),
-            (9, "shoal: no index [index_not_found]", IndexNotFound, "could not start: no index", 1),
+            ("disk error", NotReady, "ended with exit code 3 before it was ready: disk error"),
+            ("shoal: no index [index_not_found]", IndexNotFound, "could not start: no index"),
         ],
-        ids=["a third time", "given up", "an error with a remedy"],
     )
-    def test_a_worker_that_ends_is_started_again_or_given_up_with_the_reason(
-        self,
-        supervisor: Supervisor,
-        tmp_path: Path,
-        times: int,
-        words: str,
-        error: type[ShoalError] | None,
-        told: str,
-        num_starts: int,
+    def test_the_end_of_a_worker_before_it_is_ready_is_reported_with_the_reason(
+        self, supervisor: Supervisor, words: str, error: type[ShoalError], told: str
     ) -> None:
-        starts, worker = tmp_path / "starts", supervisor.services[-1]  # `starts` gets a byte for each start
-        worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
+        supervisor.services[-1].command = ["sh", "-c", f"echo '{words}' >&2; exit 3"]
         supervisor.start()
-        with pytest.raises(error, match=f"worker 1 {told}") if error else nullcontext():
+        with pytest.raises(error, match=f"worker 1 {told}"):
             supervisor.wait_until_ready()
-        assert starts.stat().st_size == num_starts
-        assert error or is_ready(supervisor.settings)
 
 
 def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFixture[str]) -> None:

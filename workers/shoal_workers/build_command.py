@@ -132,8 +132,8 @@ def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: b
                 client = None
                 click.echo("no pool answers: this process embeds the texts", err=True)
         changes = changes_of(name_of(settings, folder), client) if client else None
-        with _encoder(settings, None if local else client) as encoder, TaskBar() as report:
-            result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
+        with _encoder(settings, None if local else client) as encoder:
+            result = build_index(request, folder, encoder, TaskBar(), settings=settings, changes=changes)
         _print_result(result, folder)
         if not result.is_published:
             changed = ", as another version became the current one meanwhile" if request.publish else ""

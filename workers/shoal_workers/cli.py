@@ -23,7 +23,7 @@ LOG_SETTINGS = ("log_level", "log_format", "tracing")
     "reranker",
     *INDEX_SETTINGS,
     *("max_batch_tokens", "max_batch_texts", "max_job_texts", "max_text_chars", "max_reply_mb"),
-    *("max_result_mb", "result_ttl_s", "cache_mb", "cache_ttl_s", "stall_timeout_s", "workers"),
+    *("max_result_mb", "result_ttl_s", "cache_mb", "stall_timeout_s", "workers"),
     *LOG_SETTINGS,
 )
 def worker(settings: Settings) -> None:

@@ -64,9 +64,6 @@ _OPTIONS: dict[str, Any] = {
     "driver_info": None,  # without CLIENT SETINFO, which needs a round trip and an access rule
 }
 
-#: With these options, answers consist of lists and bytes. The URL cannot change them.
-_ANSWERS = {"protocol": 2, "decode_responses": False}
-
 
 class PasswordFile(redis.CredentialProvider):
     """A user whose password is in a file. Each new connection reads the file again, because the password may change."""
@@ -94,7 +91,8 @@ def read_url(url: str, answer_s: float) -> dict[str, Any]:
     if path := options.pop("password_file", None):
         options["credential_provider"] = PasswordFile(path, options.pop("username", None))
     limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
-    values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options | _ANSWERS
+    values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options
+    values |= {"protocol": 2, "decode_responses": False}  # whatever the URL says, answers are lists and bytes
     for name, (least, most) in _BOUNDS.items():
         if not least <= values[name] <= most:
             found = f"{name} in the Redis URL is {values[name]:,}"

@@ -17,19 +17,11 @@ from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings
 #: The address that the server listens on.
 HOST = "127.0.0.1"
 
-#: The ports that are tried if the usual port is taken. Systems use higher ports for outgoing connections.
-_OTHER_PORTS = range(15_000, 32_000)
-
-_NUM_TRIED = 100
-
 #: The first version that keeps its data in `appendonlydir`. Older versions do not look there, and would start empty.
 _FIRST_WITH_APPENDONLYDIR = 7
 
 #: The file that lists the data files.
 _MANIFEST = "appendonly.aof.manifest"
-
-#: Largest size of data files that contain no keys, in bytes.
-_EMPTY_BYTES = 512
 
 
 def choose_port(settings: Settings) -> int:
@@ -38,7 +30,7 @@ def choose_port(settings: Settings) -> int:
     Raises PortInUse.
     """
     usual = [settings.last_redis_port or EMBEDDED_PORT, EMBEDDED_PORT]
-    others = secrets.SystemRandom().sample(_OTHER_PORTS, _NUM_TRIED)
+    others = secrets.SystemRandom().sample(range(15_000, 32_000), 100)  # higher ones are for outgoing connections
     ports = [settings.redis_port] if settings.redis_port else [*usual, *others]
     if port := next(filter(_is_free, ports), None):
         return port
@@ -141,8 +133,8 @@ def _remedy(server: str, folder: Path) -> str:
 
 def _lacks_manifest(folder: Path) -> bool:
     """Return True for a folder with data files and without the file that lists them."""
-    files = list(folder.glob("appendonly.aof.*"))  # the files contain no keys if the first start was killed
-    return _MANIFEST not in {file.name for file in files} and sum(file.stat().st_size for file in files) > _EMPTY_BYTES
+    files = list(folder.glob("appendonly.aof.*"))  # below 512 bytes they have no keys: the first start was killed
+    return _MANIFEST not in {file.name for file in files} and sum(file.stat().st_size for file in files) > 512
 
 
 def _major_version(server: str) -> int:

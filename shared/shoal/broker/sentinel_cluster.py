@@ -20,15 +20,6 @@ from redis.sentinel import Sentinel
 #: `redis+cluster://user:password@host:port,host:port`, with options after a question mark.
 _URL = re.compile(r"(?P<scheme>rediss?)\+(?P<kind>sentinel|cluster)://(?P<user>[^/]*@)?(?P<nodes>[^/?@]+)(?P<rest>.*)")
 
-#: The port of a node if the URL leaves it out.
-_PORTS = {"sentinel": 26_379, "cluster": 6_379}
-
-#: Options of a URL for connections to Sentinels, which have their own users and passwords.
-_SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
-
-#: Options of a URL for all connections.
-_CERTIFICATES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-
 #: Largest number of remembered nodes that the URL does not name. If nodes get new addresses at each start, old
 #: addresses do not answer, and would all be tried before the nodes of the URL.
 MAX_MOVED_TO = 3
@@ -101,10 +92,12 @@ def split_url(url: str, answer_s: float) -> tuple[str, Primary | None]:
     """
     if (found := _URL.fullmatch(url)) is None:
         return url, None
-    nodes = [_address(node, _PORTS[found["kind"]]) for node in found["nodes"].split(",")]
+    default_port = 26_379 if found["kind"] == "sentinel" else 6_379
+    nodes = [_address(node, default_port) for node in found["nodes"].split(",")]
     rest, _, query = found["rest"].partition("?")
     options = dict(parse_qsl(query, strict_parsing=bool(query)))
-    of_sentinels = {name: options.pop(option) for option, name in _SENTINEL_OPTIONS.items() if option in options}
+    names = ("username", "password")  # Sentinels have their own users and passwords
+    of_sentinels = {name: options.pop(f"sentinel_{name}") for name in names if f"sentinel_{name}" in options}
     service, _, number = rest.strip("/").partition("/")
     if found["kind"] == "cluster":
         if service not in ("", "0"):
@@ -115,7 +108,9 @@ def split_url(url: str, answer_s: float) -> tuple[str, Primary | None]:
     else:
         limits: dict[str, Any] = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
         limits |= {"retry": Retry(NoBackoff(), 0), "ssl": found["scheme"] == "rediss"}
-        certificates = {name: value for name, value in options.items() if name in _CERTIFICATES}
+        certificates = {
+            name: options[name] for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile") if name in options
+        }
         primary = Sentinels(nodes, service, limits | certificates | of_sentinels)
     host, port = nodes[0]
     host = f"[{host}]" if ":" in host else host

@@ -17,29 +17,19 @@ from numpy.typing import NDArray
 from shoal.broker.broker import Broker, Script
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
-from shoal.settings import DEFAULTS
 
-#: Bytes that Redis may need for an entry in addition to its key and value. Versions 6.2 and 7.0 needed 100 to 200.
-OVERHEAD_BYTES = 256
+#: Seconds for which an entry is kept.
+TTL_S = 86_400
 
 #: Largest number of texts that one command looks up, so that a long list does not delay Redis's other clients.
 MAX_TEXTS_PER_READ = 512
 
 _TWO_NUMBERS = struct.Struct("<QQ")
 
-#: Fields of `Table` that are in a heartbeat's map "cache". The other fields are in the heartbeat itself.
-_ANNOUNCED = ("fingerprint", "num_places", "prompts", "default_prompt")
-
 _STORE = Script.load("shoal.cache", "store")
 
 _HEADER = struct.Struct("<16sI?3s")  # digest, number of tokens, whether the text was cut, `characters`
 _CHECKSUM = struct.Struct("<I")
-
-#: Highest number of characters that fits into an entry. A worker reads fewer characters of a text.
-_MAX_CHARACTERS = 2**24 - 1
-
-#: The CRC-32 of data that end with their own CRC-32, little-endian: it is the same for all data.
-_CRC_RESIDUE = 0x2144DF1C
 
 
 class Entry(NamedTuple):
@@ -60,7 +50,7 @@ class Entry(NamedTuple):
     def pack(self, digest: bytes) -> bytes:
         """Return the entry as bytes (docs/protocol.md)."""
         vector = self.vectors.astype("<f4", copy=False).tobytes()
-        characters = min(self.characters, _MAX_CHARACTERS).to_bytes(3, "little")
+        characters = min(self.characters, 2**24 - 1).to_bytes(3, "little")  # a worker reads fewer
         data = _HEADER.pack(digest, self.num_tokens, self.truncated, characters) + vector
         return data + _CHECKSUM.pack(crc32(data))
 
@@ -69,7 +59,7 @@ class Entry(NamedTuple):
         """Return the entry in `data`, with a read-only vector; None if `data` has another digest or is damaged."""
         if len(data) != size_bytes(dimension) or not data.startswith(digest):
             return None
-        if crc32(data) != _CRC_RESIDUE:
+        if crc32(data) != 0x2144DF1C:  # the CRC-32 of any data that end with their own CRC-32, little-endian
             return None
         _, num_tokens, truncated, read = _HEADER.unpack_from(data)
         vectors, characters = np.frombuffer(data, "<f4", dimension, _HEADER.size)[None], int.from_bytes(read, "little")
@@ -109,8 +99,8 @@ class Table:
         return all(isinstance(word, str) for word in words) and all(isinstance(n, int) and n > 0 for n in sizes)
 
     def to_heartbeat(self) -> dict[str, Any]:
-        """Return the map "cache" of a heartbeat."""
-        return {name: getattr(self, name) for name in _ANNOUNCED}
+        """Return the map "cache" of a heartbeat. The other fields are in the heartbeat itself."""
+        return {name: getattr(self, name) for name in ("fingerprint", "num_places", "prompts", "default_prompt")}
 
     def prompt_for(self, options: Options) -> str | None:
         """Return the prompt of an embed job, as text; None for options that only a worker can answer or refuse."""
@@ -147,7 +137,7 @@ class Table:
 class Cache:
     """The entries of a pool's cache, which workers read and write. Thread-safe."""
 
-    def __init__(self, broker: Broker, keys: Keys, table: Table, ttl_s: int = DEFAULTS.cache_ttl_s):
+    def __init__(self, broker: Broker, keys: Keys, table: Table, ttl_s: int = TTL_S):
         self.table = table
         self._prefix = keys.cache("")
         self._ttl_s = ttl_s
@@ -180,4 +170,5 @@ def num_places(size_mb: int, dimension: int, keys: Keys) -> int:
     value_bytes = size_bytes(dimension) + 10
     step = 1 << ((value_bytes - 1).bit_length() - 3)  # jemalloc has four sizes from one power of two to the next
     name_bytes = len(keys.cache("")) + 8
-    return size_mb * 2**20 // (-(-value_bytes // step) * step + name_bytes + OVERHEAD_BYTES)
+    overhead_bytes = 256  # Redis 6.2 and 7.0 needed 100 to 200 in addition
+    return size_mb * 2**20 // (-(-value_bytes // step) * step + name_bytes + overhead_bytes)

@@ -18,12 +18,6 @@ from shoal.errors import ShoalError
 from shoal.operations import Embed
 from shoal.queue.pool import ALIVE_S, AsyncPool
 
-#: Limit of the entries that a client keeps in memory, in bytes.
-MAX_HELD_BYTES = 8 * 2**20
-
-#: Seconds after which the next refresh drops the entries in memory, because Redis may have deleted them.
-HOLD_S = 30.0
-
 #: Bytes of memory that the Python objects of an entry need in addition to the packed entry.
 OBJECT_BYTES = 512
 
@@ -75,8 +69,8 @@ class CacheLookup:
 
     Workers announce the table in their heartbeats. The heartbeats of new workers are read every `refresh_s`. Without a
     table, or while workers announce different tables, all texts are missing. Found entries stay in memory for about
-    `hold_s`, so that repeated texts need no round trip. Each look-up calls `count` with the numbers of texts that
-    were found and not found.
+    `hold_s`, in at most `max_held_bytes`, so that repeated texts need no round trip. Each look-up calls `count` with
+    the numbers of texts that were found and not found.
     """
 
     def __init__(
@@ -85,8 +79,8 @@ class CacheLookup:
         keys: Keys,
         pool: AsyncPool,
         refresh_s: float = ALIVE_S,
-        max_held_bytes: int = MAX_HELD_BYTES,
-        hold_s: float = HOLD_S,
+        max_held_bytes: int = 8 * 2**20,
+        hold_s: float = 30.0,
         count: Callable[[int, int], object] = lambda *_: None,
     ):
         self._count = count

@@ -104,8 +104,7 @@ def _embed_lines(
 def _embed_into_folder(settings: Settings, request: BulkRequest) -> None:
     with Client.from_settings(settings) as client:
         try:
-            with TaskBar() as bar:
-                result = embed_file(request, client, bar, settings)
+            result = embed_file(request, client, TaskBar(), settings)
         except KeyboardInterrupt:
             raise Cancelled(f"stopped: the same command goes on from the last part in {request.out}") from None
     click.echo(f"{result.num_vectors:,} vectors in {result.num_parts:,} parts in {result.out}", err=True)

@@ -68,6 +68,8 @@ def watch(settings: Settings, job_id: str) -> None:
         if jobs.status(job_id).status == "queued":
             _warn_without_runner(jobs)
 
+        bar = TaskBar()
+
         def report(status: "LongJobStatus") -> None:
             if status.status == "running":
                 bar(status.progress)
@@ -75,8 +77,7 @@ def watch(settings: Settings, job_id: str) -> None:
                 bar(replace(status.progress, step=status.status, rows_per_s=0.0, eta_s=None))
 
         try:
-            with TaskBar() as bar:
-                LongHandle(jobs, job_id).wait(on_status=report)
+            LongHandle(jobs, job_id).wait(on_status=report)
         except KeyboardInterrupt:
             echo(
                 f"the job goes on: `shoal job watch {job_id}` looks at it again, `shoal job cancel {job_id}` ends it",

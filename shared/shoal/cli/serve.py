@@ -15,7 +15,6 @@ from shoal.supervisor import background
 @click.option("--sample", is_flag=True, help="If no index is named, index and serve sample headlines.")
 @click.option("--detach", is_flag=True, help="Return once it is ready and leave it running.")
 @click.option("--stop", is_flag=True, help="Stop the server of the same home folder.")
-@click.option("--try", "query", help="Search for this once it is ready, and print the hits.")
 @settings_options(*(item.name for item in fields(Settings) if item.name not in ("workers", "indexes")))
 def serve(
     settings: Settings,
@@ -24,7 +23,6 @@ def serve(
     sample: bool,
     detach: bool,
     stop: bool,
-    query: str | None,
 ) -> None:
     """Start Redis (unless one is named), the API and the workers; watch them; stop them on Ctrl-C."""
     if workers is not None:
@@ -42,4 +40,4 @@ def serve(
     if log or not detach:
         from shoal.supervisor.serve import serve
 
-        serve(settings, query=query, log=log)
+        serve(settings, log)

@@ -16,9 +16,6 @@ MAX_NAME_CHARS = 1_024
 #: Largest number of characters in an id, a path, a URL, or a value that is compared with values of documents.
 MAX_VALUE_CHARS = 4_096
 
-#: Longest unknown name that is compared with known names, in characters. A longer name is no misspelling.
-_MAX_COMPARED_CHARS = 40
-
 
 def check_type(name: str, value: Any, type_: type, words: str) -> None:
     """Raise InvalidRequest if the value has another type; `words` describe the right type."""
@@ -81,7 +78,7 @@ def check_known(kind: str, names: Iterable[str | bytes], known: Collection[str])
 def _advice(name: str | bytes, known: Collection[str]) -> str:
     if not known:
         return "there are none here"
-    if isinstance(name, str) and len(name) <= _MAX_COMPARED_CHARS:
+    if isinstance(name, str) and len(name) <= 40:  # a longer name is no misspelling
         for similar in get_close_matches(name.lower(), known, n=1):
             return f"did you mean {similar}?"
     return f"the known ones are {', '.join(known)}"

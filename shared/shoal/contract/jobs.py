@@ -1,8 +1,6 @@
 """Jobs: the fields that all requests to the workers share. `shoal.operations` has a class for each operation."""
 
-import os
 import secrets
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import blake2b
@@ -40,17 +38,11 @@ MAX_LANE_TEXTS = 999_999
 #: Highest number of a text in a list that is split into jobs. No list has this many texts.
 MAX_TEXT_NUMBER = 2**53
 
-#: A reply names at most `MAX_IGNORED` ignored fields, and cuts each name to `MAX_IGNORED_CHARS` characters.
-MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64
-
 #: Largest number of texts in a job if a list is split, so that several workers share it and no other job waits long.
 TEXTS_PER_JOB = 32
 
 #: Largest number of texts in an HTTP request if a list is split.
 MAX_REQUEST_TEXTS = 256
-
-#: The settings that limit the texts of a request and of a job. All texts of a request go to one lane.
-_MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +170,10 @@ class Job:
 
     def check_texts(self, max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
         """Raise TooLarge for too many texts or characters. The message about texts contains `subject` and `remedy`."""
-        if len(self.texts) > max_texts:
-            raise TooLarge(
-                f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): "
-                f"{remedy}"
-            )
+        if len(self.texts) > max_texts:  # all texts of a request go to one lane
+            setting = "SHOAL_MAX_JOB_TEXTS" if subject == "job" else "SHOAL_MAX_BACKLOG_TEXTS"
+            found = f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({setting})"
+            raise TooLarge(f"{found}: {remedy}")
         for number, text in enumerate(self.texts):
             if len(text) > max_text_chars:
                 raise TooLarge(
@@ -243,7 +234,7 @@ class Job:
         if trace := values.get("traceparent"):
             known["traceparent"] = traceparent.valid(trace)
         ignored = values.keys() - _KNOWN.union(cls.own_names, cls.option_names)
-        named = tuple(name[:MAX_IGNORED_CHARS] for name in sorted(ignored)[:MAX_IGNORED])
+        named = tuple(name[:64] for name in sorted(ignored)[:16])
         job = cls(**known, **own, options=Options.from_map(values), ignored=named)
         if job.timeout_s is None:
             return job
@@ -282,20 +273,9 @@ _ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text", "
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 
-#: Random ids by process id, because a forked child must not use its parent's ids. They are drawn 256 at a time, because
-#: each draw lets other threads run, which costs more than the draw itself.
-_drawn_ids: dict[int, deque[str]] = {}
-
-
 def new_id() -> str:
     """Return 24 random hex digits."""
-    ids = _drawn_ids.setdefault(os.getpid(), deque())
-    while True:
-        try:
-            return ids.pop()
-        except IndexError:
-            digits = secrets.token_hex(256 * 12)
-            ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
+    return secrets.token_hex(12)
 
 
 def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:

@@ -1,83 +1,64 @@
 """The outline of a job: a few fields, which are read without unpacking the rest of the job."""
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import msgpack
 
 from shoal.contract import traceparent
-from shoal.contract.jobs import OPERATION_NAMES, check_name
-from shoal.errors import InvalidRequest
-
-#: Size limit of a msgpack list's header, in bytes.
-_MAX_HEADER_BYTES = 5
-
-#: Size limit of a name or a value in an outline, in bytes. Longer names and values are skipped.
-_MAX_STRING_BYTES = 256
+from shoal.contract.jobs import OPERATION_NAMES
+from shoal.contract.keys import NAME
 
 #: Largest number of a map's fields that are read. Each takes some microseconds, and a job can have millions.
 MAX_FIELDS = 1_000
 
-_FIELDS = ("id", "reply_to", "op", "traceparent")
-
 _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outline:
-    """The fields that identify a job, the address of its reply, and its number of texts.
+    """The fields that identify a job, the address of its reply, and its number of texts. A wrong field is None.
 
     It has only fields that are among the first `MAX_FIELDS`, and that come before any cut or damage in the bytes.
     """
 
-    fields: dict[str, str | None] = field(default_factory=dict)
+    id: str | None = None
+    reply_to: str | None = None
+    op: str | None = None
+    traceparent: str | None = None
     num_texts: int | None = None
 
     @classmethod
     def read(cls, data: bytes) -> Self:
         """Return the outline of the job in `data`. Unpacking the whole job could need a hundred times its size."""
-        outline = cls()
+        found: dict[str | None, bytes] = {}
         with suppress(*_UNREADABLE):
             reader = _reader(data)
             for _ in range(min(MAX_FIELDS, reader.read_map_header())):
                 start = reader.tell()
                 reader.skip()
-                name, start = _string(data, start, reader.tell()), reader.tell()
-                if name == "texts":
-                    with suppress(*_UNREADABLE):
-                        header = _reader(data[start : start + _MAX_HEADER_BYTES])
-                        outline.num_texts = int(header.read_array_header())
+                name, start = _string(data[start : reader.tell()]), reader.tell()
+                if name == "texts":  # known although the texts may be cut
+                    found[name] = data[start : start + 5]  # the longest header of a list
                 reader.skip()
-                if name in _FIELDS:
-                    outline.fields[name] = _string(data, start, reader.tell())
-        return outline
+                if name in ("id", "reply_to", "op", "traceparent"):
+                    found[name] = data[start : reader.tell()]
+        values = {name: _string(value) for name, value in found.items()}
+        num_texts = None
+        with suppress(*_UNREADABLE):
+            num_texts = int(_reader(found.get("texts", b"")).read_array_header())
+        return cls(
+            _name(values.get("id")),
+            _name(values.get("reply_to")),
+            op if (op := values.get("op")) in OPERATION_NAMES else None,
+            traceparent.valid(values.get("traceparent")),
+            num_texts,
+        )
 
-    @property
-    def op(self) -> str | None:
-        """The operation, or None if no operation has this name."""
-        op = self.fields.get("op")
-        return op if op in OPERATION_NAMES else None
 
-    @property
-    def id(self) -> str | None:
-        """The id, or None if it is not valid."""
-        return self._name("id")
-
-    @property
-    def reply_to(self) -> str | None:
-        """The reply address, or None if it is not valid."""
-        return self._name("reply_to")
-
-    @property
-    def traceparent(self) -> str | None:
-        """The traceparent of the job, or None if it is not valid."""
-        return traceparent.valid(self.fields.get("traceparent"))
-
-    def _name(self, name: str) -> str | None:
-        with suppress(InvalidRequest):
-            return check_name(name, self.fields.get(name))
-        return None
+def _name(value: str | None) -> str | None:
+    return value if value is not None and NAME.fullmatch(value) else None
 
 
 def _reader(data: bytes) -> msgpack.Unpacker:
@@ -89,9 +70,9 @@ def _reader(data: bytes) -> msgpack.Unpacker:
     return reader
 
 
-def _string(data: bytes, start: int, end: int) -> str | None:
-    """Return the string in `data[start:end]`, or None for another value or a long string."""
+def _string(data: bytes) -> str | None:
+    """Return the string in the bytes, or None for another value or over 256 bytes."""
     with suppress(*_UNREADABLE):
-        value = _reader(data[start:end]).unpack() if end - start <= _MAX_STRING_BYTES else None
+        value = _reader(data).unpack() if len(data) <= 256 else None
         return value if isinstance(value, str) else None
     return None

@@ -29,9 +29,6 @@ Status = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 #: All statuses of a job; the last four are final.
 STATUSES: tuple[str, ...] = get_args(Status)
 
-#: The statuses of jobs by their errors' codes. For any other code, the status is `failed`.
-_STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
-
 
 class Chunk(NamedTuple):
     """The chunk `text[start:stop]` of a text, its number of tokens, and its vector, float32 `[dimension]`."""
@@ -80,7 +77,7 @@ class Reply:
     @classmethod
     def failure(cls, job_id: str, error: ShoalError) -> Self:
         """Return the reply to a job that ended with `error`."""
-        return cls(job_id, status=_STATUS_OF_CODE.get(error.code, "failed"), error=error)
+        return cls(job_id, status=error.code if error.code in ("cancelled", "expired") else "failed", error=error)
 
     def pack(self) -> bytes:
         """Return the reply as msgpack (docs/protocol.md)."""

@@ -9,9 +9,6 @@ from pathlib import Path
 
 from shoal.errors import IndexBusy, IndexNotFound
 
-#: Pause between two attempts to get a lock that another process holds, in seconds.
-_RETRY_AFTER_S = 0.2
-
 
 def replace_file(path: Path, text: str) -> None:
     """Write a small file in one step: readers see the old text or the new one, even after a power failure.
@@ -67,7 +64,7 @@ def locked(
                 if waiting is None:
                     raise IndexBusy(f"{folder} has a {work} already: wait until it has ended, or stop it") from None
             waiting()
-            time.sleep(_RETRY_AFTER_S)
+            time.sleep(0.2)
         yield
     finally:
         os.close(lock)

@@ -8,9 +8,6 @@ from ipaddress import ip_address
 from shoal.errors import BadSetting, PortInUse
 from shoal.settings import Settings
 
-#: The system's errors for an address that this machine does not have.
-_MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-
 
 def find_api_addresses(settings: Settings) -> list[str]:
     """Return the IP addresses for the API. Raises BadSetting if other machines could use the API without a key."""
@@ -43,7 +40,7 @@ def find_addresses(host: str, port: int) -> list[str]:
                 raise PortInUse(
                     f"{shown}:{port} is taken by another program: stop it, or choose another --port"
                 ) from error
-            if error.errno not in _MISSING:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # this machine has the address
                 raise _cannot_listen(host, port, error) from error
             missing.append(error)
     if not found:

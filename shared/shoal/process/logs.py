@@ -12,9 +12,6 @@ from shoal.contract.traceparent import trace_id
 from shoal.process.printable import printable
 from shoal.settings import Settings
 
-#: Number of parts of a file's path in a log line, counted from the end.
-_PATH_PARTS = 2
-
 
 def configure(settings: Settings, level: str = "") -> None:
     """Log to standard error with the format and level of the settings. `level` replaces the level of the settings."""
@@ -32,7 +29,7 @@ def about(job_id: str | None, client: str = "", traceparent: str | None = None, 
 def places(error: BaseException) -> str:
     """Return the type and the stack of an error in one line. The message, which could contain a text, is left out."""
     frames = traceback.extract_tb(error.__traceback__)
-    found = [f"{'/'.join(Path(at.filename).parts[-_PATH_PARTS:])}:{at.lineno} {at.name}" for at in reversed(frames)]
+    found = [f"{'/'.join(Path(at.filename).parts[-2:])}:{at.lineno} {at.name}" for at in reversed(frames)]
     return f"{type(error).__name__} at {' < '.join(found)}" if found else type(error).__name__
 
 

@@ -1,11 +1,9 @@
-"""The progress of a long step on standard error: plain lines, or on a terminal one line that is overwritten."""
+"""The progress of a long step: lines on standard error."""
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Self, TextIO, TypeVar
 
@@ -15,45 +13,23 @@ from shoal.task_progress import TaskProgress
 
 T = TypeVar("T")
 
-#: Seconds until the first line of a step, between two lines, and between two updates of the line on a terminal.
-FIRST_AFTER_S, EVERY_S, EVERY_S_ON_TERMINAL = 1.0, 5.0, 0.5
-
-_CLEAR_LINE = "\r\033[K"
-
-#: Number of characters in a row on a terminal of unknown width.
-_UNKNOWN_WIDTH = 79
+#: Seconds until the first line of a step, and between two lines.
+FIRST_AFTER_S, EVERY_S = 1.0, 5.0
 
 
-class _StatusLine:
-    """The display of a step's state: a line every few seconds, or on a terminal one line that is overwritten."""
+class _Lines:
+    """The lines that show a step's state, one every few seconds."""
 
     def __init__(self, stream: TextIO | None, clock: Callable[[], float]):
         self._stream, self._clock = stream or sys.stderr, clock
         self._due_s = clock() + FIRST_AFTER_S
-        self._is_terminal = self._stream.isatty()
 
     def show(self, line: Callable[[], str]) -> None:
         """Write the line if it is time for one."""
-        now_s = self._clock()
-        if now_s < self._due_s:
-            return
-        text = printable(line())
-        if self._is_terminal:
-            columns = 0
-            with suppress(OSError):
-                columns = os.get_terminal_size(self._stream.fileno()).columns
-            width = max(columns - 1, 0) or _UNKNOWN_WIDTH  # only the last row of a longer line can be cleared
-            self._stream.write(f"{_CLEAR_LINE}{text[:width]}")
-        else:
-            self._stream.write(f"{text}\n")
-        self._stream.flush()
-        self._due_s = now_s + (EVERY_S_ON_TERMINAL if self._is_terminal else EVERY_S)
-
-    def clear(self) -> None:
-        """Remove the line on a terminal."""
-        if self._is_terminal:
-            self._stream.write(_CLEAR_LINE)
+        if (now_s := self._clock()) >= self._due_s:
+            self._stream.write(f"{printable(line())}\n")
             self._stream.flush()
+            self._due_s = now_s + EVERY_S
 
 
 class StepBar:
@@ -75,13 +51,13 @@ class StepBar:
         self.label, self.total, self.unit = label, total, unit
         self.done = 0
         self._clock, self._begin_s = clock, clock()
-        self._status_line = _StatusLine(stream, clock)
+        self._lines = _Lines(stream, clock)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def tick(self) -> None:
         """Write a line if it is time for one."""
-        self._status_line.show(self._line)
+        self._lines.show(self._line)
 
     def over(self, items: Iterable[T]) -> Generator[T, None, None]:
         """Yield the items, and count each one."""
@@ -96,10 +72,9 @@ class StepBar:
     def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._status_line.clear()
 
     def _run(self) -> None:
-        while not self._ended.wait(EVERY_S_ON_TERMINAL):
+        while not self._ended.wait(FIRST_AFTER_S / 2):
             self.tick()
 
     def _line(self) -> str:
@@ -137,18 +112,12 @@ class TaskBar:
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock, self._meter = clock, RateMeter()
-        self._status_line = _StatusLine(stream, clock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._status_line.clear()
+        self._lines = _Lines(stream, clock)
 
     def __call__(self, progress: TaskProgress) -> None:
         """Show the progress if it is time for a line. Measure the rate if the job gives none."""
         measured = self._meter.measure(progress, self._clock())
-        self._status_line.show(lambda: task_line(measured if progress.rows_per_s is None else progress))
+        self._lines.show(lambda: task_line(measured if progress.rows_per_s is None else progress))
 
 
 def task_line(progress: TaskProgress) -> str:
@@ -172,9 +141,6 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-_POLL_EVERY_S = 0.02
-
-
 def wait_until(what: str, is_done: Callable[[], bool], within_s: float = 120.0) -> None:
     """Wait with lines of progress until `is_done` returns True. Raises NotReady after `within_s` seconds."""
     until_s = time.monotonic() + within_s
@@ -184,4 +150,4 @@ def wait_until(what: str, is_done: Callable[[], bool], within_s: float = 120.0) 
                 raise NotReady(
                     f"waited {within_s:g} s for {what}: see the lines above, or run the command with --log-level debug"
                 )
-            time.sleep(_POLL_EVERY_S)
+            time.sleep(0.02)

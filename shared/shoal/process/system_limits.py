@@ -48,12 +48,9 @@ def raise_file_limit(wanted: int) -> int:
     return num_files
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 def die_with_parent(number: signal.Signals = signal.SIGTERM, parent: int = 0) -> None:
     """Let Linux send this process the signal `number` when its parent ends, or at once if `parent` has ended."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
         if parent and os.getppid() != parent:
             os.kill(os.getpid(), number)

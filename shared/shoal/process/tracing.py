@@ -1,9 +1,6 @@
 """Tracing: the steps of requests and jobs as OpenTelemetry spans, with their times. A thread sends them to a collector.
 
-OpenTelemetry is loaded only if the settings ask for spans.
-
-OpenTelemetry's own variables configure the spans: OTEL_EXPORTER_OTLP_ENDPOINT and _HEADERS, OTEL_TRACES_SAMPLER,
-OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_BSP_*.
+OpenTelemetry is loaded only if the settings ask for spans, and is configured by its own variables, OTEL_*.
 """
 
 import threading

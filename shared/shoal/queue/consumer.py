@@ -22,9 +22,6 @@ from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.queue.pool import ALIVE_S
 from shoal.settings import DEFAULTS
 
-#: Largest number of jobs of one lane that are taken at a time.
-MAX_TAKE_JOBS = 1_024
-
 #: Number of bytes of jobs after which a `take` takes no more jobs. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
@@ -36,9 +33,6 @@ MAX_WRITE_BYTES = 2**20
 
 #: A job fails after this many failed attempts to send a reply of more than `MAX_WRITE_BYTES` while Redis answers.
 MAX_SENDS = 2
-
-#: Unread results may exceed their limit by this factor, because jobs that were put earlier are still answered.
-MAX_EXCESS = 2
 
 #: Largest number of dead letters that are kept. The oldest are deleted first.
 MAX_DEAD_LETTERS = 10_000
@@ -190,7 +184,7 @@ class Consumer:
         room: Mapping[str, int],
         block_s: float = 0.0,
         takes_suspects: bool = False,
-        max_jobs: int = MAX_TAKE_JOBS,
+        max_jobs: int = 1_024,
     ) -> list[Delivery]:
         """Take waiting jobs. This consumer holds them until they are answered.
 
@@ -279,7 +273,7 @@ class Consumer:
             groups[-1].append(packed[n])
         limits = {
             "result_ttl_s": self.result_ttl_s,
-            "max_kept_bytes": MAX_EXCESS * self.max_unread_bytes,
+            "max_kept_bytes": 2 * self.max_unread_bytes,  # jobs that were put earlier are still answered
             "max_own_bytes": self.max_unread_bytes // 64,
             "max_dead_letters": MAX_DEAD_LETTERS,
             "max_dead_bytes": MAX_DEAD_BYTES,
@@ -290,17 +284,13 @@ class Consumer:
                 num_written += self.broker.run(_ANSWER, self._keys, limits | {"answers": group})["written"]
             except Unavailable:
                 if len(group[0].get("reply", b"")) > MAX_WRITE_BYTES:  # a large reply, alone in its group
-                    self._count_failure(group[0]["key"])
+                    with suppress(ShoalError):
+                        self.broker.ping()  # if Redis does not answer this either, the failure does not count
+                        self._failed_sends[group[0]["key"]] += 1
                 raise
             for fields in group:
                 self._failed_sends.pop(fields["key"], None)
         return num_written
-
-    def _count_failure(self, key: str) -> None:
-        """Count a failed attempt to send a large reply, unless Redis does not answer a PING either."""
-        with suppress(ShoalError):
-            self.broker.ping()
-            self._failed_sends[key] += 1
 
     def check_sends(self, delivery: Delivery) -> None:
         """Raise TooLarge if this consumer has failed `MAX_SENDS` times to send the job's reply."""

@@ -17,9 +17,6 @@ from shoal.queue.producer import Producer
 #: Size limit of the job and of every other field of a letter in a list, in bytes.
 MAX_LISTED_BYTES = 4_096
 
-#: Largest number of letters that one run of the script reads.
-LETTERS_AT_ONCE = 100
-
 _ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
 _NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
@@ -98,7 +95,7 @@ class DeadLetters:
     async def newest(self, max_letters: int = 100) -> list[DeadLetter]:
         """Return the newest letters, newest first, with the first `MAX_LISTED_BYTES` of each field."""
         letters: list[DeadLetter] = []
-        while (num_wanted := min(LETTERS_AT_ONCE, max_letters - len(letters))) > 0:
+        while (num_wanted := min(100, max_letters - len(letters))) > 0:  # a run of the script reads 100
             before = f"({letters[-1].id}" if letters else "+"
             arguments = {"names": _NAMES, "before": before, "max_letters": num_wanted}
             arguments["max_value_bytes"] = MAX_LISTED_BYTES

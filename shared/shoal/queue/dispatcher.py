@@ -24,13 +24,6 @@ GRACE_S = 0.8
 #: Seconds for which a caller waits for a note before it looks for the result, because notes are lost if Redis fails.
 LOOK_AGAIN_S = 2.0
 
-#: Seconds that the receiver waits before it tries Redis again.
-RETRY_S = 0.1
-
-#: Size limit of a put that is made together with other callers' puts, in bytes. Redis accepts the puts of one round
-#: trip when the last one has arrived, so a larger put would delay the others.
-MAX_TOGETHER_BYTES = 65_536
-
 _log = logging.getLogger("shoal.queue.dispatcher")
 
 
@@ -88,7 +81,7 @@ class Dispatcher:
             return found
         if self._is_closed:
             self._settle_all(closed())
-        elif put.num_bytes > MAX_TOGETHER_BYTES:
+        elif put.num_bytes > 65_536:  # in a round trip with other puts it would delay them
             self._start(self._put([[put]]))
         else:
             self._outgoing.setdefault((client, lane), []).append(put)
@@ -182,7 +175,7 @@ class Dispatcher:
                 self._settle_all(outcome, [job.id for job in put.jobs])
 
     async def _withdraw(self, job_ids: Sequence[str]) -> None:
-        with suppress(ShoalError):  # if this fails, workers compute these jobs in vain, or drop them at their deadlines
+        with suppress(ShoalError):  # otherwise workers compute the jobs, or drop them at their deadlines
             await self._producer.withdraw(job_ids)
 
     # The receiver
@@ -207,7 +200,7 @@ class Dispatcher:
                 self._note_silence(error, earlier)
             except Exception as error:
                 self._report(error)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(0.1)
             if self._is_away:
                 earlier = {*self._pending, *self._watched}  # if the next read fails, only these jobs get the error
 

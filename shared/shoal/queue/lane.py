@@ -27,9 +27,6 @@ MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
 #: Largest number of puts of a client for a lane that are made in one round trip.
 MAX_PUTS_OF_CLIENT = 16
 
-#: The settings that limit a lane's jobs, their texts and their bytes.
-_SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "bytes": "SHOAL_MAX_BACKLOG_MB"}
-
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
@@ -172,12 +169,15 @@ def num_query_bytes(job: Job) -> int:
 def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
     """Return the error for a put for which even an empty lane has no room; `refusal` is the script's answer."""
     exceeded = refusal["exceeded"].decode()
+    setting = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "bytes": "SHOAL_MAX_BACKLOG_MB"}[
+        exceeded
+    ]
     is_of_chunks = exceeded == "texts" and any(job.options.chunk_tokens is not None for job in put.jobs)
     chunks = ", chunks counted," if is_of_chunks else ""
     remedy = "raise chunk_tokens, or send fewer or shorter texts at a time" if is_of_chunks else "split the list"
     return TooLarge(
         f"{refusal['asked']:,} {exceeded}{chunks} at a time exceed the limit of the {put.lane} lane, "
-        f"{refusal['most']:,} ({_SETTINGS[exceeded]}): {remedy}"
+        f"{refusal['most']:,} ({setting}): {remedy}"
     )
 
 

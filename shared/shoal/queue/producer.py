@@ -26,29 +26,12 @@ from shoal.queue.lane import (
 )
 from shoal.queue.pool import AsyncPool
 
-#: Seconds for which the pool's speed, once read, is used again. Workers do not announce their speeds more often.
+#: Seconds for which the pool's speed, once read, is used again.
 SPEED_KNOWN_S = 5.0
-
-#: Largest number of replies that one read fetches.
-REPLIES_AT_ONCE = 1_000
-
-#: Largest number of replies that the first read fetches. From the sizes of its replies, each read computes the number
-#: for the next read.
-FIRST_REPLIES = 100
 
 #: Number of bytes of replies that a read should fetch. Redis serves no other client while it copies the replies, and no
 #: reply is delivered before all have come.
 READ_BYTES = 2**20
-
-#: Every read begins at this id and first deletes the entries of the previous read. It does not begin at the last id
-#: that was read, because after a failover to a Redis whose clock is behind, new entries may have lower ids.
-_BEGINNING = b"0"
-
-#: The field of a stream entry that is a note, not a reply. Its value is the id of a job whose result is ready.
-_ANSWERED = b"answered"
-
-#: Largest number of digits of a number in a hash, because Python refuses to convert thousands of digits.
-_MAX_DIGITS = 18
 
 _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("note_read"), scripts.load("watch")
 
@@ -224,7 +207,8 @@ class Producer:
 
 def _whole_numbers(key: str, values: Sequence[bytes | None]) -> list[int | None]:
     """Return the numbers in fields of a hash, and None for each field that is missing. Raises Unavailable."""
-    if any(value is not None and not (value.isdigit() and len(value) <= _MAX_DIGITS) for value in values):
+    # Python refuses to convert thousands of digits
+    if any(value is not None and not (value.isdigit() and len(value) <= 18) for value in values):
         raise Unavailable(f"{key} has fields that are no whole numbers: another program wrote it; delete it")
     return [None if value is None else int(value) for value in values]
 
@@ -240,7 +224,7 @@ class ReplyStream:
         self._commands = commands
         self._key = key
         self._read: list[bytes] = []  # ids of entries that were read and are not deleted yet
-        self._max_replies = FIRST_REPLIES
+        self._max_replies = 100  # each read computes the number for the next read from the sizes of its replies
 
     async def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
         """Return about `READ_BYTES` of replies; wait up to `timeout_s` for the first one.
@@ -248,7 +232,8 @@ class ReplyStream:
         After an error, a reply may come a second time.
         """
         block_ms = max(1, int(min(timeout_s, SHORT_BLOCK_S) * 1000))
-        read = ("XREAD", "COUNT", self._max_replies, "BLOCK", block_ms, "STREAMS", self._key, _BEGINNING)
+        # From 0, and not from the last id: after a failover to a Redis whose clock is behind, new ids may be lower.
+        read = ("XREAD", "COUNT", self._max_replies, "BLOCK", block_ms, "STREAMS", self._key, b"0")
         commands: list[tuple[Any, ...]] = [read]
         if self._read:
             commands.insert(0, ("XDEL", self._key, *self._read))
@@ -264,14 +249,14 @@ class ReplyStream:
         replies, num_bytes = [], 0
         for _, (kind, value, *_) in entries:
             num_bytes += len(value)
-            if kind == _ANSWERED:
+            if kind == b"answered":  # a note, whose value is the id of a job
                 self.answered.append(value.decode(errors="replace"))
             elif value:
                 with suppress(MalformedJob):
                     replies.append(Reply.unpack(value))
         of_this_size = len(entries) * READ_BYTES // max(1, num_bytes)
         # at most twice the last number, because large replies may follow small ones
-        self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
+        self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, 1_000))
         return replies
 
 

@@ -10,16 +10,16 @@ from shoal.broker.broker import Script
 #: The parts that each script needs in addition to `lib`. A part uses only the parts before it.
 _PARTS = {
     "announce": (),
-    "answer": ("lane", "place", "unread", "reply", "letter"),
-    "cancel": ("arguments", "limits", "lane", "place", "unread", "reply"),
+    "answer": ("lane", "place", "unread", "reply"),
+    "cancel": ("arguments", "lane", "place", "unread", "reply"),
     "dead_letters": (),
     "give_back": ("lane", "place"),
-    "put": ("arguments", "limits", "lane", "unread", "room", "idempotency"),
+    "put": ("arguments", "lane", "unread"),
     "note_read": ("unread",),
     "reclaim": ("lane", "place"),
     "start": ("lane", "place"),
-    "sweep": ("arguments", "limits", "unread"),
-    "take": ("lane", "place", "turns"),
+    "sweep": ("arguments", "unread"),
+    "take": ("lane", "place"),
     "watch": (),
     "withdraw": ("lane", "place"),
 }

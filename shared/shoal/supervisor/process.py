@@ -23,9 +23,6 @@ STOP_WITHIN_S = 15.0
 #: Longest wait for the end of killed processes, in seconds.
 GONE_WITHIN_S = 2.0
 
-#: Number of lines that are kept from the end of a process's standard error.
-_KEPT_LINES = 20
-
 
 @dataclass(slots=True)
 class Service:
@@ -40,7 +37,7 @@ class Service:
     environment: dict[str, str]
     stop_within_s: float = STOP_WITHIN_S
     process: "subprocess.Popen[bytes] | None" = None
-    errors: "deque[str]" = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    errors: "deque[str]" = field(default_factory=lambda: deque(maxlen=20))
     _reader: threading.Thread | None = None
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ from shoal.settings import DEFAULTS, Settings
 from shoal.supervisor.background import LAST_LINE, hold, make_home
 from shoal.supervisor.supervisor import Supervisor
 
-#: The query of the summary, unless the user names one.
+#: The query of the summary.
 QUERY = "europe climate change storm"
 
 
@@ -39,7 +39,7 @@ def with_sample(settings: Settings) -> Settings:
     return replace(settings, indexes=f"default={folder}")  # with a name, because the path may contain an equals sign
 
 
-def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
+def serve(settings: Settings, log: Path | None = None) -> None:
     """Run all processes until Ctrl-C, SIGTERM or the end of the terminal. Print a summary once they are ready.
 
     Raises BadSetting.
@@ -56,7 +56,7 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
         import shoal.client.redis.client  # noqa: F401 - a slow import, made while the processes start
 
         supervisor.wait_until_ready()
-        print_summary(supervisor.settings, query, log, supervisor.pids)
+        print_summary(supervisor.settings, log, supervisor.pids)
         supervisor.watch()
     finally:
         with suppress(OSError):  # the terminal, or the reader of the pipe, may be gone already
@@ -64,21 +64,18 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
         supervisor.stop()
 
 
-def print_summary(
-    settings: Settings, query: str | None = None, log: Path | None = None, pids: Collection[int] = ()
-) -> None:
-    """Print the parts of the service, hits of `query`, a curl command, and how to stop; `pids` are its processes."""
+def print_summary(settings: Settings, log: Path | None = None, pids: Collection[int] = ()) -> None:
+    """Print the parts of the service, hits of `QUERY`, a curl command, and how to stop; `pids` are its processes."""
     from shoal.broker.connections import printable_url
     from shoal.client.redis.client import Client
 
-    query = query or QUERY
     ready, trouble = f"{settings.workers} workers", ""
     hits: Sequence[Mapping[str, Any]] = []
     with Client.from_settings(settings) as client:
         try:
             ready = _described(client.pool.own_ready(pids) or client.pool.ready())
             if "default" in settings.index_folders() and settings.workers:
-                hits = client.search(query, k=3)
+                hits = client.search(QUERY, k=3)
         except ShoalError as error:
             trouble = error.message
     click.echo(f"ready:  {ready}")
@@ -90,13 +87,13 @@ def print_summary(
     if trouble:
         click.echo(f"search: no answer yet: {printable(trouble)}")
     elif hits:
-        click.echo(f"search: {query}")
+        click.echo(f"search: {QUERY}")
     for hit in hits:
         click.echo(f"  {hit['score']:.3f}  {printable(hit['text'])}")
-    path, body = ("search", {"queries": query, "k": 3}) if hits else ("embed", {"inputs": query})
+    path, body = ("search", {"queries": QUERY, "k": 3}) if hits else ("embed", {"inputs": QUERY})
     key = '-H "authorization: Bearer $YOUR_KEY" ' if settings.api_keys_file else ""
-    data = json.dumps(body).replace("'", r"\u0027")  # the shell reads it between single quotes
-    click.echo(f"try:    curl -s {api_url(settings)}/{path} {key}-H 'content-type: application/json' -d '{data}'")
+    command = f"curl -s {api_url(settings)}/{path} {key}-H 'content-type: application/json' -d '{json.dumps(body)}'"
+    click.echo(f"try:    {command}")
     click.echo(f"{LAST_LINE}{'the same command with --stop in place of --detach' if log else 'Ctrl-C'}")
 
 

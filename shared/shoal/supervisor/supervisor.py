@@ -3,7 +3,6 @@
 import logging
 import sys
 import time
-from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -24,17 +23,6 @@ log = logging.getLogger(__name__)
 #: Longest time for the API to stop, in seconds. A request waits at most a minute for a result.
 API_STOP_WITHIN_S = 70.0
 
-#: Longest wait for the API and the workers, in seconds. The first worker may have to fetch and prepare its model.
-READY_WITHIN_S = 3_600.0
-
-#: Pause before a process that ended is started again, in seconds.
-RESTART_AFTER_S = 1.0
-
-#: Number of restarts of a process that ends before all processes are ready.
-MAX_RETRIES = 2
-
-_WATCH_EVERY_S = 0.2
-
 #: Opens URLs of this machine without using the proxies that the environment names.
 _open_url = build_opener(ProxyHandler({})).open
 
@@ -53,7 +41,6 @@ class Supervisor:
         jobs = [Service("jobs", [*shoal, "jobs"], environment)] if runs_jobs(settings) else []
         self.services = [Service("api", [*shoal, "api"], environment, API_STOP_WITHIN_S), *jobs, *workers]
         self.redis = Service("redis", embedded.command(settings), {}) if own_redis else None
-        self._retries: Counter[str] = Counter()
         self._stopping = False
 
     def check(self) -> None:
@@ -74,15 +61,15 @@ class Supervisor:
             embedded.save_port(self.settings)
 
     def wait_until_ready(self) -> None:
-        """Wait until all processes are ready. A process may end `MAX_RETRIES` times meanwhile. Raises NotReady."""
-        wait_until("the API and the workers", self._is_ready, READY_WITHIN_S)
+        """Wait until all processes are ready. Raises the error of a process that ends meanwhile, or NotReady."""
+        wait_until("the API and the workers", self._is_ready, 3_600.0)  # a worker may have to fetch its model
 
     def watch(self) -> None:
         """Restart each process that ends, until `ask_to_stop` is called."""
         while not self._stopping:
             for service in self._all():
                 if (code := service.exit_code()) is not None and not self._stopping:
-                    time.sleep(RESTART_AFTER_S)
+                    time.sleep(1.0)
                     ended = f"ended with exit code {code} ({service.last_error()})"
                     if code < 0:  # a signal ended the process, so its last line is not the reason
                         ended = f"was ended by {Signals(-code).name}"
@@ -91,7 +78,7 @@ class Supervisor:
                         service.start()
                     except OSError as error:  # the system has no memory for a process, or Python is being replaced
                         log.error("%s cannot be started, and is tried again: %s", service.name, error)
-            time.sleep(_WATCH_EVERY_S)
+            time.sleep(0.2)
 
     def ask_to_stop(self, *, impatiently: bool = False) -> None:
         """End `watch`; if `impatiently`, a second call kills the running processes. Safe in a signal handler."""
@@ -140,14 +127,9 @@ class Supervisor:
         for service in self.services:
             if (code := service.exit_code()) is not None:
                 reason = service.last_error()
-                ended = f"{service.name} ended with exit code {code} before it was ready"
                 if error := parse(reason):  # one of Shoal's errors, whose message has a remedy
                     raise type(error)(f"{service.name} could not start: {error.message}")
-                if self._retries[service.name] == MAX_RETRIES:
-                    raise NotReady(f"{ended}: {reason}")
-                self._retries[service.name] += 1
-                log.warning("%s and is started again: %s", ended, reason)
-                service.start()
+                raise NotReady(f"{service.name} ended with exit code {code} before it was ready: {reason}")
         return is_ready(self.settings) and self._has_own_workers()
 
     def _has_own_workers(self) -> bool:

@@ -68,7 +68,7 @@ SERVED_KNOWN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on admitted jobs and on the texts of a pass."""
+    """Limits on admitted jobs, and on the texts of a pass."""
 
     max_job_texts: int = 1_024
     max_text_chars: int = 2**20

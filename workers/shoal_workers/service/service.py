@@ -145,7 +145,7 @@ def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | 
     table = Table(
         model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)
     )
-    return Cache(broker, keys, table, settings.cache_ttl_s)
+    return Cache(broker, keys, table)
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -94,8 +94,7 @@ class Answer:
         if code not in BY_CODE:
             return Unavailable(f"{self.source} answered {self.status} ({message}): check the URL and Shoal's version")
         error = BY_CODE[code](message)
-        if hasattr(error, "retry_after_s"):
-            error.retry_after_s = self.retry_after_s
+        error.retry_after_s = self.retry_after_s
         return error
 
     def _foreign(self) -> Unavailable:

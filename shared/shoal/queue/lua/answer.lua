@@ -3,6 +3,36 @@
 --   even if all have more than max_kept_bytes), max_dead_letters, max_dead_bytes, answers: list of {worker, key, id, reply
 --   (nil if the job cannot be answered), reply_to (or nil), status, timings, letter (fields of a dead letter, or nil)}
 -- Returns {written}: the number of jobs that were still unanswered.
+
+-- Dead letters. The field `before` of a letter is the number of bytes of all letters kept before it since
+-- the stream was last empty. So the oldest and the newest letter give the bytes of all letters.
+local DEAD = ROOT .. 'dead'
+
+-- Return the id of the letter at an end of the stream, the bytes before it, and the bytes up to its end.
+local function letter_at(command, from, to)
+  local id, fields = unpack(call(command, DEAD, from, to, 'COUNT', 1)[1] or {'', {}})
+  local before, bytes = 0, 0
+  for n = 1, #fields, 2 do
+    if fields[n] == 'before' then before = tonumber(fields[n + 1]) or 0 end
+    bytes = bytes + #fields[n + 1]
+  end
+  return id, before, before + bytes
+end
+
+-- Keep a letter, and delete the oldest of the other letters until all limits hold.
+local function bury(letter, job)
+  local fields = {'job', job, 'before', select(3, letter_at('XREVRANGE', '+', '-'))}
+  for name, value in pairs(letter) do fields[#fields + 1], fields[#fields + 2] = name, value end
+  call('XADD', DEAD, '*', unpack(fields))
+  local newest, _, through = letter_at('XREVRANGE', '+', '-')
+  local oldest, before = letter_at('XRANGE', '-', '+')
+  while oldest ~= newest and (call('XLEN', DEAD) > args.max_dead_letters or through - before > args.max_dead_bytes) do
+    call('XDEL', DEAD, oldest)
+    oldest, before = letter_at('XRANGE', '-', '+')
+  end
+end
+
+-- Replies
 local SMALL_BYTES, written = 1024, 0 -- a reply up to this size, such as most errors, is always kept
 
 -- Put an error in place of a result for which there is no room, because its client fetched too few of its results.

@@ -2,6 +2,76 @@
 -- args: lane, client, jobs: list of {id, job (its bytes), texts (their number, or nil), reply_to (the address of the reply,
 --   or nil), keeps_status (true if a job with an address has a status too)}, once (optional, with a single job):
 --   {key, owner (of the key; default: the client), digest (optional)}. docs/protocol.md has the results.
+
+-- Room for jobs
+local SHARE = 7 / 8 -- a client may fill this share of the room that others leave in a lane, so the next client finds room
+local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client below this share is never refused for others' unread results
+
+-- Return a sum that Redis has, or 0 if another program wrote something else, such as 'inf'.
+local function sum_of(value)
+  local sum = tonumber(value) or 0
+  return sum > -2 ^ 63 and sum < 2 ^ 63 and sum or 0
+end
+
+-- Return a client's unread bytes divided by its limit, and a refusal if the client has reached the limit.
+local function unread_of(client, limits)
+  local all, own = unpack(look('HMGET', UNREAD_LOAD, 'bytes', 'client:' .. client))
+  all, own = sum_of(all), sum_of(own)
+  local most = math.max(math.floor(UNREAD_FLOOR * limits.max_unread_bytes), limits.max_unread_bytes - all)
+  return own / most, own >= most and {status = 'unread', bytes = all, client_bytes = own, most = most}
+end
+
+-- Add new jobs of a client to the load of a lane, or return a refusal.
+local function count_or_refuse(lane, client, new, limits)
+  local load, full = key_of(lane, 'load'), {jobs = look('ZCARD', key_of(lane, 'jobs'))}
+  local held = look('HMGET', load, 'jobs:' .. client, 'texts:' .. client, 'bytes:' .. client, 'texts', 'bytes')
+  for n = 1, 5 do held[n] = full.jobs > 0 and sum_of(held[n]) or 0 end -- without jobs, Redis has lost them
+  full.texts, full.bytes = held[4], held[5]
+  for n, what in ipairs({'jobs', 'texts', 'bytes'}) do
+    local own, asked, limit = held[n], new[what], limits['max_' .. what]
+    local alone, most = math.ceil(SHARE * limit), math.ceil(SHARE * (limit - full[what] + own))
+    if what == 'bytes' then alone = math.min(alone, limits.max_put_bytes) end
+    if asked > alone then return {status = 'too_large', exceeded = what, asked = asked, most = alone} end
+    if own + asked > most then
+      full.status, full.exceeded, full.asked, full.own, full.most = 'full', what, asked, own, most
+    end
+  end
+  if full.status then return full end
+  call('HSET', load, 'texts', full.texts + new.texts, 'bytes', full.bytes + new.bytes, 'jobs:' .. client, held[1] + new.jobs,
+    'texts:' .. client, held[2] + new.texts, 'bytes:' .. client, held[3] + new.bytes)
+end
+
+-- Idempotency keys: two owners may use the same key.
+local ONCE_TTL_S, LEAST_ONCE_S = 86400, 60 -- usual and shortest time for which a key is remembered
+-- A client that uses WHOLE_SHARE of its unread bytes or less gets the usual time. Each further HALVING_SHARE halves it.
+local WHOLE_SHARE, HALVING_SHARE = 1 / 4, 1 / 24
+
+-- Check a key; return its name, and an answer if the key was used. An expired or cancelled job frees its key.
+local function use_of(once)
+  check(MAP, once, 'once')
+  check(WORD, once.key, 'once.key')
+  if once.owner ~= nil then check(LABEL, once.owner, 'once.owner') end
+  if once.digest ~= nil then check(LABEL, once.digest, 'once.digest') end
+  if #args.jobs > 1 then refuse('once goes with one job, and jobs has ' .. #args.jobs) end
+  local owner = once.owner or args.client
+  if string.find(owner, '%z') then owner = redis.sha1hex(owner) end -- a zero byte ends the owner
+  local name = 'once:' .. redis.sha1hex(owner .. '\0' .. once.key)
+  local id, digest = unpack(look('HMGET', ROOT .. name, 'id', 'digest'))
+  local status = id and read(id, {'status'}).status
+  if not id or status == 'expired' or status == 'cancelled' then return name, nil end
+  return name, {status = digest == (once.digest or '') and 'known' or 'reused', id = id}
+end
+
+-- Remember a key; return the number of seconds. `share` is the used share of the client's unread bytes.
+local function remember(name, id, share)
+  local halvings = math.max(0, share - WHOLE_SHARE) / HALVING_SHARE
+  local ttl_s = math.max(LEAST_ONCE_S, math.floor(ONCE_TTL_S / 2 ^ halvings))
+  call('HSET', ROOT .. name, 'id', id, 'digest', args.once.digest or '')
+  call('EXPIRE', ROOT .. name, ttl_s)
+  keep(member_of(name, KEYS_BYTES, args.client), ttl_s)
+  return ttl_s
+end
+
 return run(function()
   local lane, client, jobs = check(LANE, args.lane, 'lane'), check(LABEL, args.client, 'client'), check(LIST, args.jobs, 'jobs')
   local limits = limits_of('max_jobs', 'max_texts', 'max_bytes', 'max_put_bytes', 'max_unread_bytes')
