@@ -6,8 +6,6 @@ Only JSON and msgpack can express sparse vectors, multivectors, or several outpu
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from importlib.util import find_spec
-from io import BytesIO
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -36,7 +34,6 @@ _MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 JSON = "application/json"
 RAW = "application/octet-stream"
-ARROW = "application/vnd.apache.arrow.stream"
 
 #: Longest Accept header that is read. Parsing 64 KiB would take a third of a second; browsers send some 150 characters.
 MAX_ACCEPT_CHARS = 1_000
@@ -77,58 +74,22 @@ def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
     return wire.pack({**(fields or {}), **maps})
 
 
-def _npy(arrays: Arrays) -> bytes:
-    """Return the arrays as .npy files, one after the other."""
-    buffer = BytesIO()
-    for array in arrays.values():
-        np.lib.format.write_array(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _safetensors(arrays: Arrays) -> bytes:
-    from safetensors.numpy import save
-
-    return bytes(save(arrays))
-
-
-def _arrow(arrays: Arrays) -> bytes:
-    """Return a stream of one record batch with a row for each text, and the arrays as columns."""
-    import pyarrow as pa
-
-    columns = {}
-    for name, array in arrays.items():
-        if name != "offsets":
-            flat = pa.array(array.ravel())
-            column = flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-            offsets = arrays.get("offsets")
-            columns[name] = column if offsets is None else pa.LargeListArray.from_arrays(pa.array(offsets), column)
-    batch, sink = pa.record_batch(columns), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
 #: The function that renders arrays, for each media type except JSON.
 FORMATS: dict[str, Callable[[Arrays], bytes]] = {
     **dict.fromkeys(MSGPACK_TYPES, _msgpack),
     RAW: lambda arrays: b"".join(array.tobytes() for array in arrays.values()),
-    "application/x-npy": _npy,
-    "application/x-safetensors": _safetensors,
-    ARROW: _arrow,
 }
 
-#: The media types that this installation offers, the default first.
-OFFERED = (JSON, *(name for name in FORMATS if name != ARROW or find_spec("pyarrow")))
+#: The media types of answers with vectors, the default first.
+OFFERED = (JSON, *FORMATS)
 
 
 def accepted_type(offered: tuple[str, ...] = OFFERED) -> str:
     """Return the media type that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
     media_type = best_type(offered)
     if media_type is None:
-        is_all = offered is not OFFERED or ARROW in OFFERED
-        more = "" if is_all else f"; with the extra arrow installed on the server, as {ARROW} too"
         accept = excerpt(json_request().environ["HTTP_ACCEPT"])
-        raise NotAcceptable(f"Accept is {accept}: this answer comes as {', '.join(offered)}{more}")
+        raise NotAcceptable(f"Accept is {accept}: this answer comes as {', '.join(offered)}")
     return media_type
 
 
