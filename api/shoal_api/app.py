@@ -2,7 +2,6 @@
 
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from threading import Event
 
 from flask_openapi3.models.info import Info
@@ -102,7 +101,7 @@ def _attach_contexts(app: AsyncFlask, settings: Settings, paths: ProtocolPaths) 
             client=clients[each.pool],
             metrics=metrics,
             access=access,
-            pool=PoolReader(clients[each.pool], partial(metrics.num_cache_hits, each.pool)),
+            pool=PoolReader(clients[each.pool]),
             paths=paths,
             long_jobs=clients[each.pool].long_jobs,
             uploads=UploadStore(each, clients[each.pool].long_jobs.status),

@@ -15,7 +15,7 @@ import pytest
 from api_stub import OWN, MakeApp, StubWorker, examples
 from flask.testing import FlaskClient
 from page import ROOT, read, table
-from test_pool_meter import recent
+from test_ready import recent
 
 import shoal
 from shoal import HttpClient

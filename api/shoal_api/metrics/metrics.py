@@ -24,7 +24,7 @@ from shoal.client.redis.async_client import AsyncClient
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal_api.metrics import workers as worker_metrics
 from shoal_api.request import JsonRequest
-from shoal_api.viewers.pool_meter import PoolSnapshot
+from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -16,6 +16,7 @@ from shoal_api.request import json_request
 from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.requests import DeadLetterPath, ListQuery
 from shoal_api.schema.responses import DocumentedAnswer, Submitted
+from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 api = Blueprint("pool", __name__, "service", ErrorBody)
 dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody)
@@ -32,14 +33,14 @@ async def pool() -> Response:
     """Return the state of the lanes and the workers, and the newest jobs that the key may see."""
     found, is_admin = context(), json_request().is_admin
     client = None if is_admin else json_request().client_name
-    measured = await found.pool.measure()
+    described = (await PoolSnapshot.take(found.client.queue)).describe()
     letters = await DeadLetters(found.client.queue).newest(MAX_SHOWN) if is_admin else []
     return json_response(
-        measured
+        described
         | {
-            "every_s": found.pool.every_s,
+            "api_cache_hits": found.metrics.num_cache_hits(found.settings.pool),
             "is_admin": is_admin,
-            "recent": [job for job in measured["recent"] if client in (None, job["client"])][:MAX_RECENT],
+            "recent": [job for job in described["recent"] if client in (None, job["client"])][:MAX_RECENT],
             "dead": list(map(describe, letters)) if is_admin else None,
             "long_jobs": await found.in_thread(_long_jobs, found, client),
         }

@@ -20,7 +20,7 @@ from shoal_api.request import json_request
 from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.requests import ReadyQuery
 from shoal_api.schema.responses import Health, Info, Ready
-from shoal_api.viewers.pool_meter import PoolSnapshot
+from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 api = Blueprint("service", __name__, "service", ErrorBody)
 

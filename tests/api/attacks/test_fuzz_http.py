@@ -57,11 +57,9 @@ METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPT
 
 @pytest.fixture
 def quick(make_app: MakeApp, stub: StubWorker, rq: Rq) -> FlaskClient:
-    """Return a client of an application that does not wait long, and measures the pool at every request."""
+    """Return a client of an application that does not wait long."""
     stub.announce(model="sentence-transformers/all-MiniLM-L6-v2")  # the examples name this model
-    app = make_app(request_timeout_s=2.0)
-    app.own.pool.every_s = 0.0
-    return app.test_client()
+    return make_app(request_timeout_s=2.0).test_client()
 
 
 def routes(api: FlaskClient) -> list[tuple[str, str, dict[str, Any]]]:

@@ -23,11 +23,10 @@ from http_servers import Listen
 from long_job_callers import Rq
 from process import Process
 from queues import Queue
-from test_pool_meter import recent
+from test_ready import recent
 
 from shoal.operations import Embed
 from shoal.settings import Settings
-from shoal_api.server.async_flask import AsyncFlask
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
 
@@ -42,16 +41,10 @@ pytestmark = pytest.mark.wide
 NUM_ROWS = 50_000
 
 
-def quick(app: AsyncFlask) -> AsyncFlask:
-    """Return the application, which reads the pool more often than usual."""
-    app.own.pool.every_s = 0.1
-    return app
-
-
 @pytest.fixture
 def pool_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
     """Return the URL of the Pool view of an application with a worker."""
-    return f"{listen(quick(make_app()))}/#pool"
+    return f"{listen(make_app())}/#pool"
 
 
 def announce(worker: Worker, **changes: object) -> None:
@@ -137,7 +130,7 @@ def test_dead_letters_show_their_own_texts_and_are_tried_again_or_dropped_by_key
 def test_it_is_asked_again_when_the_api_or_redis_comes_back(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer, pool_url: str
 ) -> None:
-    page = open_page(f"{listen(quick(make_app(redis_url=own_redis.url)))}/#pool")
+    page = open_page(f"{listen(make_app(redis_url=own_redis.url))}/#pool")
     expect(page.get_by_role("alert")).to_contain_text("No worker is ready")
     expect(page.locator(".numbers [data-bad]")).to_have_text("0 worker ready")
     assert serious_faults(page, "pool-no-worker") == []
@@ -200,7 +193,7 @@ def test_a_chart_draws_the_known_values_with_gaps_between(open_page: OpenPage, p
 def test_a_job_shows_its_progress(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, settings: Settings, stub: StubWorker, rq: Rq, tmp_path: Path
 ) -> None:
-    app = quick(make_app())
+    app = make_app()
     jobs = app.own.long_jobs
     names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
     (tmp_path / "news.csv").write_text("text\n" + "".join(f"storm {n}\n" for n in range(NUM_ROWS)))

@@ -195,6 +195,7 @@ class TestAccept:
         assert (response.status_code, response.get_json()["error"]["code"]) == (406, "not_acceptable")
         assert api.post("/embed_all", json={"inputs": "a"}, headers={"Accept": "a/b"}).get_json()["error_type"]
 
+
 class TestNumberTypes:
     @given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 20)), elements=st.floats(width=32)))
     def test_int8_is_within_half_a_scale(self, vectors: NDArray[np.float32]) -> None:
@@ -243,7 +244,6 @@ SPARSE = [
 ]
 MULTIVECTOR = [multivector_of(text).astype(float).round(5).tolist() for text in TEXTS]
 EVERY = ["multivector", "vector", "sparse"]
-
 
 
 def rounded(vectors: list[Any]) -> list[Any]:
