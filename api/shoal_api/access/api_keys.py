@@ -7,14 +7,12 @@ need would only cost time in each request. Empty lines and lines that begin with
 
 import fcntl
 import hashlib
-import hmac
 import logging
 import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -94,8 +92,7 @@ class Keyring:
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
-        found = self._by_digest.get(digest)  # no client can choose the digest, so the time reveals nothing
-        return found if found and hmac.compare_digest(found.digest, digest) else None
+        return self._by_digest.get(digest)  # no client can choose the digest, so the time reveals nothing
 
     def _load(self) -> None:
         self._next_check_s = time.monotonic() + _CHECK_EVERY_S
@@ -129,44 +126,22 @@ def read(path: Path) -> list[ApiKey]:
             except BadSetting as error:
                 raise BadSetting(f"{path}, line {number}: {error.message}") from None
     if twice := [name for name, num in Counter(key.name for key in keys).items() if num > 1]:
-        raise BadSetting(f"{path} has two keys that are called {min(twice)}: drop one")
+        raise BadSetting(f"{path} has two keys that are called {min(twice)}: delete one")
     return keys
 
 
 def add(path: Path, name: str, role: str, rate: str) -> str:
-    """Make a key, add its line to the file or to a new file, and return the key. The key itself is not stored."""
+    """Make a key, append its line to the file or to a new file, and return the key. The key itself is not stored."""
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)
-    path.touch()
-    with _changing(path) as (names, lines):
-        if name in names:
-            raise BadSetting(f"{path} has a key that is called {name}: drop it first, or choose another name")
-        lines.append(key.line)
-    return secret
-
-
-def drop(path: Path, name: str) -> None:
-    """Remove the key with this name from the file."""
-    with _changing(path) as (names, lines):
-        if name not in names:
-            raise BadSetting(f"{path} has no key that is called {name}: `shoal key list` shows all")
-        lines[:] = [line for line in lines if line.split()[:1] != [name]]
-
-
-@contextmanager
-def _changing(path: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the names of the keys and the lines of the file. The block may change the lines; other writers wait.
-
-    The file is changed in place, because a container that has mounted it would not see a new file of the same name.
-    """
-    read(path)  # raises BadSetting if the file cannot be read
-    with path.open("r+", encoding="utf-8") as file:
+    # The file is changed in place, because a container that has mounted it would not see a new file of the same name.
+    with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        names, lines = [key.name for key in read(path)], file.read().splitlines()
-        yield names, lines
+        if name in [known.name for known in read(path)]:
+            raise BadSetting(f"{path} has a key that is called {name}: delete its line first, or choose another name")
         file.seek(0)
-        file.write("".join(f"{line}\n" for line in lines))
-        file.truncate()
+        file.write("\n" * (file.read()[-1:] not in ("", "\n")) + f"{key.line}\n")
+    return secret
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
