@@ -26,13 +26,12 @@ from shoal_api.schema.indexes import (
     PublishBody,
     VersionPath,
 )
-from shoal_api.schema.long_jobs import LongJobSubmitted
-from shoal_api.schema.responses import DocumentedAnswer
+from shoal_api.schema.responses import DocumentedAnswer, Submitted
 
 api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 
 #: The answers of routes whose work a runner does: the result, or 202 before the runner is done.
-_VERSIONS: dict[Any, Any] = {200: DocumentedAnswer, 202: LongJobSubmitted}
+_VERSIONS: dict[Any, Any] = {200: DocumentedAnswer, 202: Submitted}
 
 
 @api.get("/v1/indexes", responses={200: DocumentedAnswer})
@@ -60,7 +59,7 @@ async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
 
 @api.post(
     "/v1/indexes/<index>/builds",
-    responses={202: LongJobSubmitted},
+    responses={202: Submitted},
     openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]},
 )
 def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:

@@ -7,7 +7,7 @@ from flask_openapi3.models.media_type import MediaType
 from flask_openapi3.models.schema import Schema
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from shoal.contract.replies import FINGERPRINT_HEADER, Status
+from shoal.contract.replies import FINGERPRINT_HEADER
 from shoal_api.answers.vector_format import FORMATS
 
 
@@ -142,15 +142,20 @@ _HIT = {
 }
 
 
-class SearchResults(BaseModel):
+class AskedFacts(BaseModel):
+    """The facts about each list of hits that a search may ask for."""
+
+    cursors: list[str | None] | None = Field(None, description="For each list, the cursor of its next page, if any")
+    totals: list[int] | None = Field(None, description="For each list, the number of documents that could be in it")
+    facets: list[dict[str, Any]] | None = Field(None, description="For each list, the counts of the values of fields")
+
+
+class SearchResults(AskedFacts):
     """One list of hits for each query, best first."""
 
     model_config = described(answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": _VERSION})
     results: list[list[Hit]]
     index_version: str = Field(description="Version of the index that was searched. All hits come from it")
-    cursors: list[str | None] | None = Field(None, description="For each list, the cursor of its next page, if any")
-    totals: list[int] | None = Field(None, description="For each list, the number of documents that could be in it")
-    facets: list[dict[str, Any]] | None = Field(None, description="For each list, the counts of the values of fields")
 
 
 class Scores(BaseModel):
@@ -170,10 +175,11 @@ class Timings(BaseModel):
 
 
 class JobState(BaseModel):
-    """A job and its present status."""
+    """A job or a long job, and its present status. Only a long job is ever paused or deleted."""
 
     id: str
-    status: Status
+    status: Literal["queued", "running", "done", "failed", "cancelled", "expired", "paused", "deleted"]
+    note: str | None = Field(None, description="Why a long job does not begin, if no runner is alive")
 
 
 def _link(operation: str, description: str) -> dict[str, Any]:
@@ -181,7 +187,7 @@ def _link(operation: str, description: str) -> dict[str, Any]:
 
 
 class Submitted(JobState):
-    """A job that was submitted now, or before with the same idempotency key."""
+    """A job or a long job that was submitted now, or before with the same idempotency key."""
 
     model_config = described(
         answer_headers=SUBMITTED_HEADERS,
@@ -195,12 +201,13 @@ class Submitted(JobState):
 
 
 class JobStatus(JobState):
-    """A job, its status, and its timings once it is done."""
+    """A job, its status, and its timings once it is done. docs/http.md describes the further fields of a long job."""
 
-    timings: Timings | dict[str, float]
+    model_config = ConfigDict(extra="allow")
+    timings: Timings | dict[str, float] | None = None
 
 
-class JobResult(JobState, Outputs):
+class JobResult(JobState, Outputs, AskedFacts):
     """The result of a job: `embeddings`, other outputs, `results` or `scores`, and its cost."""
 
     model_config = described(
@@ -223,9 +230,6 @@ class JobResult(JobState, Outputs):
     chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     results: list[list[Hit]] | None = None
     index_version: str | None = Field(None, description="Version of the index that was searched")
-    cursors: list[str | None] | None = Field(None, description="For each list of hits, the cursor of its next page")
-    totals: list[int] | None = Field(None, description="Per list of hits, the number of documents that could be in it")
-    facets: list[dict[str, Any]] | None = Field(None, description="For each list of hits, the counts of values")
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")
@@ -234,6 +238,12 @@ class JobResult(JobState, Outputs):
     cached: int = Field(description="Texts whose vectors were not computed for this job")
     model: str
     fingerprint: str = Field(description="Fingerprint of the model of the answer")
+
+
+class AnyJobResult(RootModel[JobResult | JobStatus]):
+    """The result of a job, or a long job that is done."""
+
+    model_config = described(**ANY_FORMAT)
 
 
 class Embeddings(
@@ -272,32 +282,8 @@ class Ready(BaseModel):
     workers: int
 
 
-class Info(BaseModel):
-    """The model, indexes, limits and workers of the service. A field that no ready worker reports is null.
-
-    Further fields are for clients of Text Embeddings Inference.
-    """
-
-    model_config = ConfigDict(extra="allow")
-    version: str
-    model: str | None
-    digest: str | None
-    fingerprint: str | None = Field(description="Differs between models that make different vectors")
-    dimension: int | None
-    matryoshka_dimensions: list[int] | None = Field(
-        description="The `dimensions` for which the model was trained; [] if its files list none, null if they do "
-        "not mention fewer dimensions"
-    )
-    max_tokens: int | None
-    outputs: list[str] | None = Field(description="The allowed values of `output` of an embed")
-    engine: str | None
-    precision: str | None
-    prompts: list[str]
-    reranker: str | None
-    indexes: dict[str, dict[str, Any]]
-    limits: dict[str, float]
-    workers: list[dict[str, Any]]
-    workers_alive: int
+class Info(DocumentedAnswer):
+    """The model, indexes, limits and workers of the service. docs/http.md describes its fields."""
 
 
 class Links(BaseModel):
