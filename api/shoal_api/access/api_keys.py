@@ -25,49 +25,33 @@ PREFIX = "shoal_"
 #: Least time between two checks of the file for changes, in seconds.
 _CHECK_EVERY_S = 1.0
 
-#: A name begins with a letter and has no colon, so that no name looks like a network address.
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_ROLES = ("user", "admin")
+#: A line of the file. A name begins with a letter and has no colon, so that no name looks like a network address.
+_LINE = re.compile(
+    r"(?P<name>[A-Za-z][A-Za-z0-9_.-]{0,63})\s+(?P<role>user|admin)\s+(?P<digest>[0-9a-f]{64})"
+    r"(?:\s+(?P<rate>[1-9][0-9]{0,8}/(?:second|minute|hour|day)))?"
+)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The name, role, digest and rate of a key, without the key itself. Raises BadSetting if one of them is wrong."""
+    """The name, role, digest and rate of a key, without the key itself."""
 
     name: str
     role: str
     digest: bytes = field(repr=False)
     rate: str = ""
 
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise BadSetting(
-                "the name of a key is wrong: it takes a letter and then up to 63 letters, digits and . _ -"
-            )
-        if self.role not in _ROLES:
-            raise BadSetting(f"the role of a key is wrong: it takes one of {', '.join(_ROLES)}")
-        if self.rate and not _RATE.fullmatch(self.rate):
-            raise BadSetting(
-                "the rate of a key is wrong: it takes a number, a slash and second, minute, hour or day: 100/second"
-            )
-
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Return the key in a line of the file. Errors do not repeat the line, because it could contain a secret."""
-        parts = line.split()
-        if len(parts) not in (3, 4) or not _DIGEST.fullmatch(parts[2]):
-            raise BadSetting("a line takes NAME ROLE DIGEST [RATE], where DIGEST is a SHA-256 in hex")
-        name, role, digest, rate = [*parts, ""][:4]
-        return cls(name, role, bytes.fromhex(digest), rate)
-
-    @property
-    def line(self) -> str:
-        """The key's line in the file."""
-        return " ".join(filter(None, (self.name, self.role, self.digest.hex(), self.rate)))
+        """Return the key in a line of the file. An error does not repeat the line, which could contain a secret."""
+        if not (found := _LINE.fullmatch(line.strip())):
+            raise BadSetting(
+                "a key takes NAME ROLE DIGEST [RATE]: a name of a letter and then up to 63 letters, digits and . _ -; "
+                "user or admin; a SHA-256 in hex; and a number, a slash and second, minute, hour or day: 100/second"
+            )
+        return cls(found["name"], found["role"], bytes.fromhex(found["digest"]), found["rate"] or "")
 
 
 class Keyring:
@@ -133,14 +117,15 @@ def read(path: Path) -> list[ApiKey]:
 def add(path: Path, name: str, role: str, rate: str) -> str:
     """Make a key, append its line to the file or to a new file, and return the key. The key itself is not stored."""
     secret = PREFIX + secrets.token_urlsafe(32)
-    key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)
+    line = f"{name} {role} {hashlib.sha256(secret.encode()).hexdigest()} {rate}".strip()
+    ApiKey.parse(line)  # raises BadSetting
     # The file is changed in place, because a container that has mounted it would not see a new file of the same name.
     with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if name in [known.name for known in read(path)]:
             raise BadSetting(f"{path} has a key that is called {name}: delete its line first, or choose another name")
         file.seek(0)
-        file.write("\n" * (file.read()[-1:] not in ("", "\n")) + f"{key.line}\n")
+        file.write("\n" * (file.read()[-1:] not in ("", "\n")) + f"{line}\n")
     return secret
 
 

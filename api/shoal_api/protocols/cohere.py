@@ -18,7 +18,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
-from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, TextList, example
+from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Text, TextList, example
 from shoal_api.schema.error_statuses import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.responses import ProtocolAnswer
 
@@ -42,7 +42,7 @@ class CohereContent(Body):
 class CohereInput(Body):
     """The parts of a text."""
 
-    content: Annotated[list[CohereContent], Field(fail_fast=True, min_length=1), TEXTS]
+    content: Annotated[list[CohereContent], Field(fail_fast=True, min_length=1)]
 
 
 class CohereBody(Body):
@@ -50,7 +50,7 @@ class CohereBody(Body):
 
     model_config = example(texts=["a text"], input_type="search_document")
     texts: TextList | None = Field(None, description="The texts")
-    inputs: Annotated[list[CohereInput], Field(fail_fast=True), TEXTS] | None = Field(
+    inputs: Annotated[list[CohereInput], Field(fail_fast=True)] | None = Field(
         None, description="The texts in parts, in place of `texts`: the parts of a text are read as its lines"
     )
     model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")

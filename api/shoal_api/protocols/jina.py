@@ -16,7 +16,7 @@ from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
-from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, example
+from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Text, example
 from shoal_api.schema.error_statuses import UNSUPPORTED
 from shoal_api.schema.responses import ProtocolAnswer, ProtocolVectors
 
@@ -33,7 +33,7 @@ class JinaBody(Body):
     """Texts to embed."""
 
     model_config = example(input=["a text"], task="retrieval.passage")
-    input: Text | Annotated[list[Text | JinaText], Field(fail_fast=True), TEXTS] = Field(
+    input: Text | Annotated[list[Text | JinaText], Field(fail_fast=True)] = Field(
         description="One text, or several, each also as an object with a `text`"
     )
     model: Name | None = Field(None, description="A name of the served model; null: the served one")

@@ -78,33 +78,12 @@ class ProtocolVectors(ProtocolFacts):
     model_config = described(**ANY_FORMAT)
 
 
-class ScaledEmbeddings(BaseModel):
-    """Vectors of whole numbers, and for each vector the scale that restores it by multiplication."""
-
-    embeddings: list[list[int]] | list[list[list[int]]]
-    scales: list[float] | list[list[float]]
-
-
 class ChunkPlace(BaseModel):
     """A chunk of a text: its first character, the character after its last, and the number of its tokens."""
 
     start: int
     stop: int
     tokens: int = Field(description="Number of tokens, including the prompt and special tokens")
-
-
-class ChunkEmbeddings(BaseModel):
-    """One vector for each chunk of each text, and the positions of the chunks. Vectors of type int8 have scales."""
-
-    model_config = described(
-        example={
-            "embeddings": [[[-0.54389226, -0.8391551], [0.15378386, -0.9881046]]],
-            "chunks": [[{"start": 0, "stop": 26, "tokens": 8}, {"start": 27, "stop": 51, "tokens": 7}]],
-        }
-    )
-    embeddings: list[list[list[float]]]
-    scales: list[list[float]] | None = None
-    chunks: list[list[ChunkPlace]]
 
 
 class SparseWeight(BaseModel):
@@ -115,8 +94,11 @@ class SparseWeight(BaseModel):
 
 
 class Outputs(BaseModel):
-    """Several outputs of each text, as the list in `output` asks for them."""
+    """The outputs of each text: `embeddings`, with scales or chunks, or the outputs that a list in `output` names."""
 
+    embeddings: list[list[float]] | list[list[list[float]]] | None = None
+    scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
+    chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     vector: list[list[float]] | None = None
     sparse: list[list[SparseWeight]] | None = None
     multivector: list[list[list[float]]] | None = None
@@ -165,15 +147,6 @@ class Scores(BaseModel):
     scores: list[float]
 
 
-class Timings(BaseModel):
-    """The time of each step of a job, in seconds."""
-
-    queue_s: float
-    tokenize_s: float
-    encode_s: float
-    search_s: float
-
-
 class JobState(BaseModel):
     """A job or a long job, and its present status. Only a long job is ever paused or deleted."""
 
@@ -182,21 +155,11 @@ class JobState(BaseModel):
     note: str | None = Field(None, description="Why a long job does not begin, if no runner is alive")
 
 
-def _link(operation: str, description: str) -> dict[str, Any]:
-    return {"operationId": operation, "parameters": {"id": "$response.body#/id"}, "description": description}
-
-
 class Submitted(JobState):
     """A job or a long job that was submitted now, or before with the same idempotency key."""
 
     model_config = described(
-        answer_headers=SUBMITTED_HEADERS,
-        links={
-            "status": _link("jobStatus", "The status of the job"),
-            "result": _link("jobResult", "The result of the job"),
-            "cancel": _link("cancelJob", "Cancels the job"),
-        },
-        example={"id": "05994f8ba4d8bac6959289ef", "status": "queued"},
+        answer_headers=SUBMITTED_HEADERS, example={"id": "05994f8ba4d8bac6959289ef", "status": "queued"}
     )
 
 
@@ -204,7 +167,7 @@ class JobStatus(JobState):
     """A job, its status, and its timings once it is done. docs/http.md describes the further fields of a long job."""
 
     model_config = ConfigDict(extra="allow")
-    timings: Timings | dict[str, float] | None = None
+    timings: dict[str, float] | None = None
 
 
 class JobResult(JobState, Outputs, AskedFacts):
@@ -225,16 +188,13 @@ class JobResult(JobState, Outputs, AskedFacts):
             "fingerprint": "3c9ab18ad9cd7ce5c34ef50b53f54a60",
         },
     )
-    embeddings: list[list[float]] | list[list[list[float]]] | None = None
-    scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
-    chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     results: list[list[Hit]] | None = None
     index_version: str | None = Field(None, description="Version of the index that was searched")
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")
     characters: list[int] = Field(description="Characters of each text that were read, from the side that was kept")
-    timings: Timings
+    timings: dict[str, float] = Field(description="The time of each step, in seconds")
     cached: int = Field(description="Texts whose vectors were not computed for this job")
     model: str
     fingerprint: str = Field(description="Fingerprint of the model of the answer")
@@ -247,15 +207,7 @@ class AnyJobResult(RootModel[JobResult | JobStatus]):
 
 
 class Embeddings(
-    RootModel[
-        list[list[float]]
-        | list[list[list[float]]]
-        | list[list[SparseWeight]]
-        | ScaledEmbeddings
-        | ChunkEmbeddings
-        | Outputs
-        | JobResult
-    ]
+    RootModel[list[list[float]] | list[list[list[float]]] | list[list[SparseWeight]] | Outputs | JobResult]
 ):
     """One vector for each text, or with output `tokens` or `multivector` a list of vectors for each text.
 
