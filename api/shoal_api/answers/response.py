@@ -47,7 +47,7 @@ class WholeResponse(Response):
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Start the response, and return its body for a WSGI server. A small response is closed before it is sent."""
         body = super().__call__(environ, start_response)
-        if (self.content_length or 0) <= LARGE_BYTES:
+        if environ["REQUEST_METHOD"] == "HEAD" or (self.content_length or 0) <= LARGE_BYTES:
             self.close()
         return body
 
