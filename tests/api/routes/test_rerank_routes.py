@@ -45,14 +45,12 @@ def errors_of(response: TestResponse, status: int, field: str) -> str:
 
 
 class TestTei:
-    @pytest.mark.parametrize("path", ["/", *PATHS])
-    def test_texts_come_best_first(self, api: FlaskClient, path: str) -> None:
-        response = api.post(path, json={"query": QUERY, "texts": TEXTS})
-        assert response.get_json() == [{"index": TEXTS.index(text), "score": score_of(text)} for text in RANKED]
-        assert response.headers["X-Tokens"] == response.headers["X-Compute-Tokens"] == "14"
-        assert response.headers["X-Compute-Characters"] == str(3 * len(QUERY) + sum(map(len, TEXTS)))
-
-    def test_raw_scores_and_texts_come_if_they_are_asked_for(self, api: FlaskClient) -> None:
+    def test_texts_come_best_first_and_with_raw_scores_and_texts_if_asked_for(self, api: FlaskClient) -> None:
+        for path in ("/", *PATHS):
+            response = api.post(path, json={"query": QUERY, "texts": TEXTS})
+            assert response.get_json() == [{"index": TEXTS.index(text), "score": score_of(text)} for text in RANKED]
+            assert response.headers["X-Tokens"] == response.headers["X-Compute-Tokens"] == "14"
+            assert response.headers["X-Compute-Characters"] == str(3 * len(QUERY) + sum(map(len, TEXTS)))
         asked = {"raw_scores": True, "return_text": True, "truncate": None, "truncation_direction": "left"}
         body = {"query": QUERY, "texts": TEXTS, "top_n": 2, "model": "any/name"}  # fields of LiteLLM and rerankers
         found = api.post("/rerank", json=body | asked).get_json()
@@ -172,21 +170,22 @@ def test_voyage_and_jina(api: FlaskClient) -> None:
     errors_of(api.post("/v1/rerank", json=body | {"documents": ["unscored"]}), 400, "detail")
 
 
-@pytest.mark.parametrize(("path", "field"), [("/v1/rerank", "detail"), ("/v2/rerank", "message")])
 def test_a_document_that_json_cannot_express_is_refused_before_it_is_scored_and_others_come_back_unchanged(
-    api: FlaskClient, stub: StubWorker, path: str, field: str
+    api: FlaskClient, stub: StubWorker
 ) -> None:
-    for value in (nested(300), [float("nan")], b"bytes", {b"name": 1}, msgpack.Timestamp(5)):
-        body = {"query": QUERY, "documents": ["a", {"text": "b", "more": value}], "return_documents": True}
-        response = api.post(path, data=msgpack.packb(body), content_type="application/msgpack")
-        assert response.status_code in (400, 422)
-        assert response.get_json()[field].startswith("documents[1] cannot be written as JSON: ")
-    assert stub.asked == []
-    body["return_documents"] = False
-    assert api.post(path, data=msgpack.packb(body), content_type="application/msgpack").status_code == 200
-    document = {"text": "b", "deep": nested(240), "large": 2**64 - 1, "small": -0.0, "none": None}
-    body = {"query": QUERY, "documents": [document], "return_documents": True}
-    assert api.post(path, json=body).get_json()["results"][0]["document"] == document
+    for path, field in (("/v1/rerank", "detail"), ("/v2/rerank", "message")):
+        num_asked = len(stub.asked)
+        for value in (nested(300), [float("nan")], b"bytes", {b"name": 1}, msgpack.Timestamp(5)):
+            body = {"query": QUERY, "documents": ["a", {"text": "b", "more": value}], "return_documents": True}
+            response = api.post(path, data=msgpack.packb(body), content_type="application/msgpack")
+            assert response.status_code in (400, 422)
+            assert response.get_json()[field].startswith("documents[1] cannot be written as JSON: ")
+        assert len(stub.asked) == num_asked
+        body["return_documents"] = False
+        assert api.post(path, data=msgpack.packb(body), content_type="application/msgpack").status_code == 200
+        document = {"text": "b", "deep": nested(240), "large": 2**64 - 1, "small": -0.0, "none": None}
+        body = {"query": QUERY, "documents": [document], "return_documents": True}
+        assert api.post(path, json=body).get_json()["results"][0]["document"] == document
 
 
 def test_infinity_and_weaviate(api: FlaskClient, make_app: MakeApp) -> None:
@@ -212,19 +211,17 @@ def test_infinity_and_weaviate(api: FlaskClient, make_app: MakeApp) -> None:
     assert "documents is missing" in response.get_json()["error"]
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail", "error"}), ("/v2/rerank", {"message"})],
-)
-def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClient, path: str, fields: set[str]) -> None:
-    for body in (b'{"query": "a"}', b"{"):
-        assert api.post(path, data=body).get_json().keys() == fields
-    assert api.get(path).get_json().keys() == api.post(f"{path}/a").get_json().keys() == fields
+def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClient) -> None:
     both = {"query": QUERY, "texts": TEXTS}
-    found = api.post(path, json=both | {"documents": None}).get_json()
-    assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
-    assert 'unknown field "documents"' in api.post(path, json=both | {"documents": TEXTS}).get_json()["error"]
-    assert 'unknown field "texts"' in api.post(path, json=both | {"property": "a"}).get_json()["error"]
+    fields_of_errors = ({"error", "error_type"}, {"detail", "error"}, {"message"})
+    for path, fields in zip(PATHS, fields_of_errors, strict=True):
+        for body in (b'{"query": "a"}', b"{"):
+            assert api.post(path, data=body).get_json().keys() == fields
+        assert api.get(path).get_json().keys() == api.post(f"{path}/a").get_json().keys() == fields
+        found = api.post(path, json=both | {"documents": None}).get_json()
+        assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
+        assert 'unknown field "documents"' in api.post(path, json=both | {"documents": TEXTS}).get_json()["error"]
+        assert 'unknown field "texts"' in api.post(path, json=both | {"property": "a"}).get_json()["error"]
 
 
 def test_the_reranker_has_aliases_and_all_its_routes_are_described(
