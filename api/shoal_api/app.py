@@ -5,9 +5,11 @@ from dataclasses import replace
 from threading import Event
 
 from flask_openapi3.models.info import Info
+from werkzeug.exceptions import HTTPException
 
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
+from shoal.errors import ShoalError
 from shoal.process.tracing import open_tracer
 from shoal.settings import Settings
 from shoal_api import errors
@@ -67,7 +69,9 @@ def create_app(settings: Settings) -> AsyncFlask:
     # A path with an empty part (//) is unknown, and is not redirected. Of several leading slashes, werkzeug keeps one.
     app.url_map.merge_slashes = app.url_map.redirect_defaults = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
-    errors.install(app)
+    app.register_error_handler(ShoalError, errors.answer_error)
+    app.register_error_handler(HTTPException, errors.answer_http_error)
+    app.register_error_handler(Exception, errors.answer_unexpected_error)
     for routes in _ROUTES:
         app.register_api(routes)
     app.own_paths = dict(app.paths)

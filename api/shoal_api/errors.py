@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from flask import Flask, Response, current_app, request
+from flask import Response, current_app, request
 from werkzeug.exceptions import HTTPException
 
 from shoal.contract import traceparent
@@ -21,13 +21,6 @@ _TRANSIENT = (429, 503)
 _CODE_OF_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 _log = logging.getLogger(__name__)
-
-
-def install(app: Flask) -> None:
-    """Register handlers that answer every error of `app` in JSON."""
-    app.register_error_handler(ShoalError, answer_error)
-    app.register_error_handler(HTTPException, answer_http_error)
-    app.register_error_handler(Exception, answer_unexpected_error)
 
 
 def answer_error(error: ShoalError) -> Response:

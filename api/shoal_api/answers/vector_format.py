@@ -65,22 +65,10 @@ def base64_rows(rows: NDArray[Any]) -> list[str]:
     return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
 
 
-def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
-    """Return a msgpack map of the fields and the arrays. An array becomes a map with its dtype, shape and bytes."""
-    maps = {
-        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
-        for name, array in arrays.items()
-    }
-    return wire.pack({**(fields or {}), **maps})
+#: The media types of vectors besides JSON.
+FORMATS = (*MSGPACK_TYPES, RAW)
 
-
-#: The function that renders arrays, for each media type except JSON.
-FORMATS: dict[str, Callable[[Arrays], bytes]] = {
-    **dict.fromkeys(MSGPACK_TYPES, _msgpack),
-    RAW: lambda arrays: b"".join(array.tobytes() for array in arrays.values()),
-}
-
-#: The media types of answers with vectors, the default first.
+#: All media types of vectors, the default first.
 OFFERED = (JSON, *FORMATS)
 
 
@@ -112,8 +100,8 @@ def vectors_response(
     """Return a response with the vectors of a reply, and with headers that report the cost of the reply.
 
     If `in_json` is given, it makes the JSON from the reply. Otherwise the JSON is a map of the `fields` and the arrays.
-    Without `fields`, it is the list of vectors alone, or a map of the arrays if there are scales or chunks. msgpack
-    also has the `fields`.
+    Without `fields`, it is the list of vectors alone, or a map of the arrays if there are scales or chunks. msgpack is
+    a map of the `fields` and of the arrays, each a map of its dtype, shape and bytes.
     """
     headers = cost_headers(reply)
     if media_type == JSON and in_json is not None:
@@ -126,8 +114,13 @@ def vectors_response(
         return json_response({**fields, **named}, headers=headers)
     vectors = arrays["embeddings"]
     headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
-    data = _msgpack(arrays, fields) if media_type in MSGPACK_TYPES else FORMATS[media_type](arrays)
-    return bytes_response(data, media_type, headers=headers)
+    if media_type == RAW:
+        return bytes_response(b"".join(array.tobytes() for array in arrays.values()), media_type, headers=headers)
+    maps = {
+        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
+        for name, array in arrays.items()
+    }
+    return bytes_response(wire.pack({**(fields or {}), **maps}), media_type, headers=headers)
 
 
 def arrays_of(reply: Reply, number_type: str) -> Arrays:

@@ -20,7 +20,6 @@ from shoal_api.schema.indexes import (
     BuildBody,
     BuildQuery,
     DocumentsBody,
-    DocumentsWritten,
     IdsBody,
     IndexPath,
     PublishBody,
@@ -45,13 +44,13 @@ async def indexes() -> Response:
     return json_response({"indexes": described, "errors": errors})
 
 
-@api.post("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
+@api.post("/v1/indexes/<index>/documents", responses={200: DocumentedAnswer})
 async def add_documents(path: IndexPath, body: DocumentsBody) -> Response:
     """Add documents to a served index: all of them, or none. A document replaces the one with the same id."""
     return _written(path.index, *await writer(_checked(path.index)).add(body.documents))
 
 
-@api.delete("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
+@api.delete("/v1/indexes/<index>/documents", responses={200: DocumentedAnswer})
 async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
     """Delete documents from a served index by their ids: all of them, or none."""
     return _written(path.index, *await writer(_checked(path.index)).delete(body.ids))

@@ -23,7 +23,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.request import MSGPACK_TYPES, json_request
 from shoal_api.schema.error_statuses import ErrorBody
-from shoal_api.schema.responses import RATE_HEADERS, Links
+from shoal_api.schema.responses import RATE_HEADERS, DocumentedAnswer
 
 if TYPE_CHECKING:
     from shoal_api.server.async_flask import AsyncFlask
@@ -61,7 +61,7 @@ _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 _REFERENCE = re.compile(r"#/components/schemas/([\w.-]+)")
 
 
-@api.get("/", responses={200: Links})
+@api.get("/", responses={200: DocumentedAnswer})
 async def root() -> Response:
     """Return the page to browsers, and links to the documentation to programs."""
     if best_type((JSON, "text/html")) == "text/html":

@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from shoal.contract.languages import Language
 from shoal_api.schema.body import Body, ChunkOverlap, ChunkTokens, Name, Path, UnixTime, example
 from shoal_api.schema.long_jobs import NAME, SOURCE, SourceFields
-from shoal_api.schema.responses import described
 
 _ID = Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1})]
 
@@ -32,17 +31,6 @@ class IdsBody(Body):
 
     model_config = example(ids=["storm-7"])
     ids: list[_ID] = Field(min_length=1, description="At most 1,000; an id that no document has is no error")
-
-
-class DocumentsWritten(BaseModel):
-    """Documents that were added, or deleted."""
-
-    model_config = described(example={"index": "news", "num": 1, "position": "7-482091736550318624"})
-    index: str
-    num: int = Field(description="Number of documents, or of ids")
-    position: str = Field(
-        description="Position of the change among all changes of the index. Workers report their own position"
-    )
 
 
 class _BuildFields(SourceFields):

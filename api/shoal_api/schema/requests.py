@@ -269,15 +269,9 @@ def as_list(texts: str | list[str]) -> list[str]:
 
 
 class JobPath(BaseModel):
-    """The part of a route that names a job."""
+    """The part of a route that names a job or a dead letter."""
 
-    id: Name = Field(description="Id that the submit returned")
-
-
-class DeadLetterPath(BaseModel):
-    """The part of a route that names a dead letter."""
-
-    id: Name = Field(description="Id from the list of dead letters")
+    id: Name = Field(description="Id that the submit returned, or that the list of dead letters has")
 
 
 class ListQuery(BaseModel):

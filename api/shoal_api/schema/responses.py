@@ -78,29 +78,14 @@ class ProtocolVectors(ProtocolFacts):
     model_config = described(**ANY_FORMAT)
 
 
-class ChunkPlace(BaseModel):
-    """A chunk of a text: its first character, the character after its last, and the number of its tokens."""
-
-    start: int
-    stop: int
-    tokens: int = Field(description="Number of tokens, including the prompt and special tokens")
-
-
-class SparseWeight(BaseModel):
-    """The id of a token, and its weight in a text."""
-
-    index: int
-    value: float
-
-
 class Outputs(BaseModel):
     """The outputs of each text: `embeddings`, with scales or chunks, or the outputs that a list in `output` names."""
 
     embeddings: list[list[float]] | list[list[list[float]]] | None = None
     scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
-    chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
+    chunks: list[list[dict[str, int]]] | None = Field(None, description="`start`, `stop` and `tokens` of each chunk")
     vector: list[list[float]] | None = None
-    sparse: list[list[SparseWeight]] | None = None
+    sparse: list[list[dict[str, float]]] | None = Field(None, description="`index` and `value` of each token")
     multivector: list[list[list[float]]] | None = None
 
 
@@ -113,8 +98,6 @@ class Hit(BaseModel):
     text: str | None = Field(None, description="Left out if the `fields` of the search do not name it")
     explain: dict[str, Any] | None = Field(None, description="The parts of the score, if they are asked for")
 
-
-_VERSION = "20261121T030000Z-5d41c7"
 
 _HIT = {
     "id": "2",
@@ -135,7 +118,9 @@ class AskedFacts(BaseModel):
 class SearchResults(AskedFacts):
     """One list of hits for each query, best first."""
 
-    model_config = described(answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": _VERSION})
+    model_config = described(
+        answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": "20261121T030000Z-5d41c7"}
+    )
     results: list[list[Hit]]
     index_version: str = Field(description="Version of the index that was searched. All hits come from it")
 
@@ -207,7 +192,7 @@ class AnyJobResult(RootModel[JobResult | JobStatus]):
 
 
 class Embeddings(
-    RootModel[list[list[float]] | list[list[list[float]]] | list[list[SparseWeight]] | Outputs | JobResult]
+    RootModel[list[list[float]] | list[list[list[float]]] | list[list[dict[str, float]]] | Outputs | JobResult]
 ):
     """One vector for each text, or with output `tokens` or `multivector` a list of vectors for each text.
 
@@ -221,12 +206,6 @@ class Embeddings(
     )
 
 
-class Health(BaseModel):
-    """The status of a process that is alive."""
-
-    status: Literal["ok"]
-
-
 class Ready(BaseModel):
     """The status of a service that will answer requests."""
 
@@ -236,14 +215,3 @@ class Ready(BaseModel):
 
 class Info(DocumentedAnswer):
     """The model, indexes, limits and workers of the service. docs/http.md describes its fields."""
-
-
-class Links(BaseModel):
-    """Links to the documentation. A browser gets a page for using the service."""
-
-    model_config = described(content={"text/html": MediaType(schema=Schema(type=DataType.STRING))})
-    name: str
-    version: str
-    docs: str
-    openapi: str
-    info: str

@@ -298,7 +298,7 @@ def test_a_result_has_the_outputs_beside_its_cost(api: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("output", ["sparse", "multivector", ["vector"]])
-def test_a_format_that_cannot_say_it_is_refused(api: FlaskClient, output: str | list[str]) -> None:
+def test_a_media_type_that_cannot_express_the_output_is_refused(api: FlaskClient, output: str | list[str]) -> None:
     asked = {"inputs": "a", "output": output}
     for accept in (RAW, "text/html"):
         kind, message = error_of(api.post("/embed", json=asked, headers={"Accept": accept}), 406)

@@ -1,13 +1,13 @@
-// Pool: the lanes and the workers, live, with the jobs that were answered and the dead letters.
+// Pool: the lanes and the workers, live, with the jobs that were answered and long jobs.
 
 import { html } from "../vendor/lit-html.js";
-import { DeadLetters } from "../parts/dead_letters.js";
 import { Meter } from "../parts/meter.js";
 import { notice } from "../parts/notice.js";
 import { poolCharts } from "../parts/pool_charts.js";
 import { laneTable, longJobTable, recentTable, workerTable } from "../parts/pool_tables.js";
 import { amount, clock, duration, percent } from "../parts/quantity.js";
 import { answersJobs } from "../parts/service.js";
+import { section } from "../parts/table.js";
 
 export const title = "Pool";
 
@@ -18,7 +18,6 @@ const KEPT_S = 600;
 const EVERY_S = 2;
 
 let context = null;
-let letters = null;
 let stop = null;
 let pool = null;
 let error = null;
@@ -31,7 +30,6 @@ let samples = [];
 /** Read the pool again and again. */
 export function enter(given) {
   context = given;
-  letters ??= new DeadLetters(given.api, given.render);
   leave();
   stop = new AbortController();
   follow(stop.signal);
@@ -86,7 +84,7 @@ function trouble() {
 }
 
 function content() {
-  const { lanes, workers, num_dead: numDead, recent, dead, long_jobs: longJobs, time, rates } = pool;
+  const { lanes, workers, num_dead: numDead, recent, long_jobs: longJobs, time, rates } = pool;
   return html`
     ${numbers()}
     ${poolCharts(samples, EVERY_S, KEPT_S)}
@@ -94,7 +92,7 @@ function content() {
     ${workers.length ? workerTable(workers, rates.ofWorker, time) : ""}
     ${longJobTable(longJobs, time)}
     ${recentTable(recent, time, pool.is_admin)}
-    ${letters.view(dead, numDead, time)}
+    ${numDead ? section("Dead letters", "", html`<p class="hint">There are ${numDead}. <code>shoal dead list</code> shows them.</p>`) : ""}
   `;
 }
 
