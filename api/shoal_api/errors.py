@@ -15,9 +15,6 @@ from shoal_api.context import context
 from shoal_api.request import json_request
 from shoal_api.schema.error_statuses import STATUS, ErrorBody, ErrorShape
 
-#: Statuses after which the same request may succeed a little later.
-_TRANSIENT = (429, 503)
-
 _CODE_OF_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 _log = logging.getLogger(__name__)
@@ -26,7 +23,7 @@ _log = logging.getLogger(__name__)
 def answer_error(error: ShoalError) -> Response:
     """Return the response to an error of Shoal's own."""
     status, headers = _dialect().statuses.get(error.code) or STATUS.get(error.code, 500), {}
-    if status in _TRANSIENT:
+    if status in (429, 503):  # the same request may succeed a little later
         headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'

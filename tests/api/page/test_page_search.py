@@ -423,5 +423,5 @@ def test_a_view_that_cannot_be_loaded_is_loaded_again(open_page: OpenPage, page_
     expect(page.locator(".notice")).to_contain_text("A part of this page could not be loaded")
     page.unroute("**/views/compare.js")
     page.get_by_role("button", name="Try again").click()
-    expect(page.get_by_role("heading", name="What the model makes of your texts")).to_be_visible()
+    expect(page.get_by_role("heading", name="Your texts as the model sees them")).to_be_visible()
     assert page.url.endswith("#compare")
