@@ -13,9 +13,6 @@ import pytest
 from api_stub import MakeApp, StubWorker, error_of, multivector_of, sparse_of, vector_of
 from flask.testing import FlaskClient
 from http_servers import Listen
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from javascript import NODE, needs_node
 from numpy.typing import NDArray
 from page import read, table
@@ -196,27 +193,16 @@ class TestAccept:
         assert api.post("/embed_all", json={"inputs": "a"}, headers={"Accept": "a/b"}).get_json()["error_type"]
 
 
-class TestNumberTypes:
-    @given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 20)), elements=st.floats(width=32)))
-    def test_int8_is_within_half_a_scale(self, vectors: NDArray[np.float32]) -> None:
-        vectors = np.nan_to_num(vectors, posinf=1e30, neginf=-1e30).clip(-1e30, 1e30)
-        found = convert(vectors, "int8")
-        restored = found["embeddings"] * found["scales"].astype(np.float64)[:, None]
-        largest = np.abs(vectors).max(axis=1, initial=0)
-        assert found["embeddings"].dtype == np.int8
-        assert np.all(np.abs(restored - vectors) <= 0.51 * found["scales"][:, None] + 1e-40)
-        assert np.all((np.abs(found["embeddings"].astype(int)).max(axis=1) == 127) | (largest < 1e-37))
-
-    def test_edges_of_each_type(self) -> None:
-        least = np.finfo(np.float32).smallest_subnormal  # the scale is rounded
-        found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0]], np.float32), "int8")
-        assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0]]
-        assert found["scales"].tolist() == [0.0, least]
-        numbers = convert(np.array([[1e9, -1e9, 0.1]], np.float32), "float16")["embeddings"]
-        assert numbers.tolist() == [[65504.0, -65504.0, 0.0999755859375]]
-        vectors = np.array([[1, -1, 0, 0.5, -0.0, 1, 1, 1, 2]], np.float32)
-        assert convert(vectors, "ubinary")["embeddings"].tolist() == [[0b10010111, 0b10000000]]
-        assert convert(vectors, "binary")["embeddings"].tolist() == [[0b10010111 - 128, 0]]
+def test_edges_of_each_type_of_numbers() -> None:
+    least = np.finfo(np.float32).smallest_subnormal  # the scale is rounded
+    found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0], [254, -100, 1]], np.float32), "int8")
+    assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0], [127, -50, 0]]
+    assert found["scales"].tolist() == [0.0, least, 2.0]
+    numbers = convert(np.array([[1e9, -1e9, 0.1]], np.float32), "float16")["embeddings"]
+    assert numbers.tolist() == [[65504.0, -65504.0, 0.0999755859375]]
+    vectors = np.array([[1, -1, 0, 0.5, -0.0, 1, 1, 1, 2]], np.float32)
+    assert convert(vectors, "ubinary")["embeddings"].tolist() == [[0b10010111, 0b10000000]]
+    assert convert(vectors, "binary")["embeddings"].tolist() == [[0b10010111 - 128, 0]]
 
 
 @needs_node

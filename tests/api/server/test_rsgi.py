@@ -24,7 +24,6 @@ from werkzeug.test import EnvironBuilder
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_TRANSFERS
 from shoal_api.server import rsgi
-from shoal_api.server.async_flask import NUM_THREADS
 from shoal_api.server.rsgi import BlockingBody, RsgiServer
 
 pytest_plugins = ["api_fixtures"]
@@ -218,12 +217,6 @@ def test_views_run_in_the_loop_or_in_threads_and_uploads_in_their_own(
     assert api.get("/blocks?name=a").text.startswith("a in shoal-view_")
     assert api.post("/v1/bulk?name=news.csv", data=b"text").text.startswith("news.csv in shoal-upload")
     assert api.post("/v1/bulk", json={"source": "news.csv"}).text.startswith("None in shoal-view")
-    all_read = threading.Barrier(NUM_THREADS)  # this number of bodies is read at the same time
-
-    async def read() -> list[int]:
-        return await asyncio.gather(*(asyncio.to_thread(all_read.wait, 60) for _ in range(NUM_THREADS)))
-
-    assert sorted(app.loop.run(read)) == list(range(NUM_THREADS))
 
 
 def test_a_request_whose_client_disconnects_counts_no_longer(make_app: MakeApp) -> None:
