@@ -58,20 +58,23 @@ def test_rates_add_up_all_workers_and_what_the_api_found_in_the_cache(run: Run) 
         ({"jobs": 9, "texts": 50, "busy_s": 8, "cache_hits": 10, "cache_misses": 60, "queue_s": 2}, {"jobs": 5}),
         ({"jobs": 19, "texts": 100, "busy_s": 9, "cache_hits": 20, "cache_misses": 120, "queue_s": 4}, {"jobs": 10}),
     ]
-    pools = [
+    pools: list[dict[str, Any]] = [
         {"time": 5.0 * n, "api_cache_hits": 20 * n, "workers": workers}
         for n, of_both in enumerate(beats)
         for workers in [[{"id": i, "written_at": 4.0 * n, "counters": c} for i, c in zip("ab", of_both, strict=True)]]
     ]
+    back = {"time": -5.0, "workers": [one | {"written_at": -5.0} for one in pools[2]["workers"]], "api_cache_hits": 90}
     script = "const { Meter } = await import('./parts/meter.js'), meter = new Meter();"
-    first, _, last, later = run(
-        f"{script} const found = {json.dumps([*pools, pools[2] | {'time': 60.0}])}.map((pool) => meter.measure(pool));"
+    first, _, last, later, set_back = run(
+        f"{script} const pools = {json.dumps([*pools, pools[2] | {'time': 60.0}, back])};"
+        "const found = pools.map((pool) => meter.measure(pool));"
     )
     assert (first["jobs"], first["busy"], first["ofWorker"]) == (None, None, {"a": None, "b": None})
     assert (last["jobs"], last["computed"], last["cached"]) == (10 / 8, 100 / 8, 20 / 8 + 4)
     assert (last["hits"], last["steps"]["queue"]) == (6.5 / (6.5 + 120 / 8), 4 / 10)
     assert (last["busy"], last["ofWorker"]["a"]) == (0.5, {"computed": 12.5, "busy": 1})
     assert (later["jobs"], later["cached"]) == (10 / 8, 20 / 8)
+    assert (set_back["jobs"], set_back["cached"]) == (None, 0)
 
 
 def test_a_question_survives_the_address_and_a_wrong_filter_is_shown(run: Run) -> None:
