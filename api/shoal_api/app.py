@@ -1,13 +1,14 @@
 """The application: Flask with all routes, error handlers and metrics."""
 
 from dataclasses import replace
-from functools import partial
 from threading import Event
 
 from flask_openapi3.models.info import Info
+from werkzeug.exceptions import HTTPException
 
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
+from shoal.errors import ShoalError
 from shoal.process.tracing import open_tracer
 from shoal.settings import Settings
 from shoal_api import errors
@@ -67,7 +68,9 @@ def create_app(settings: Settings) -> AsyncFlask:
     # A path with an empty part (//) is unknown, and is not redirected. Of several leading slashes, werkzeug keeps one.
     app.url_map.merge_slashes = app.url_map.redirect_defaults = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
-    errors.install(app)
+    app.register_error_handler(ShoalError, errors.answer_error)
+    app.register_error_handler(HTTPException, errors.answer_http_error)
+    app.register_error_handler(Exception, errors.answer_unexpected_error)
     for routes in _ROUTES:
         app.register_api(routes)
     for name in settings.protocol_names():
@@ -98,7 +101,7 @@ def _attach_contexts(app: AsyncFlask, settings: Settings, paths: ProtocolPaths) 
             client=clients[each.pool],
             metrics=metrics,
             access=access,
-            pool=PoolReader(clients[each.pool], partial(metrics.num_cache_hits, each.pool)),
+            pool=PoolReader(clients[each.pool]),
             paths=paths,
             long_jobs=clients[each.pool].long_jobs,
             uploads=UploadStore(each, clients[each.pool].long_jobs.status),

@@ -1,4 +1,4 @@
-"""The commands `shoal api` and `shoal key`."""
+"""The commands `shoal api` and `shoal key new`."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def api(settings: Settings) -> None:
 
 @click.group()
 def key() -> None:
-    """Make, list and drop the keys that HTTP requests need. A running API notices a change within a second."""
+    """Make the keys that HTTP requests need. To drop one, delete its line. A running API notices within a second."""
 
 
 @key.command()
@@ -63,28 +63,8 @@ def key() -> None:
 @settings_options("api_keys_file")
 def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
     """Make a key called NAME and print it once, because the file keeps only its digest."""
-    path = _key_file(settings)
-    click.echo(api_keys.add(path, name, "admin" if admin else "user", rate))
-    click.echo(f"its digest is in {path}; the key itself is not stored: copy it now", err=True)
-
-
-@key.command("list")
-@settings_options("api_keys_file")
-def list_keys(settings: Settings) -> None:
-    """Show the names, roles and rates of the keys."""
-    for found in api_keys.read(_key_file(settings)):
-        click.echo(" ".join(filter(None, (found.name, found.role, found.rate))))
-
-
-@key.command()
-@click.argument("name")
-@settings_options("api_keys_file")
-def drop(settings: Settings, name: str) -> None:
-    """Forget the key called NAME."""
-    api_keys.drop(_key_file(settings), name)
-
-
-def _key_file(settings: Settings) -> Path:
     if not settings.api_keys_file:
         raise BadSetting("there is no file to keep keys in: name one with --api-keys-file or SHOAL_API_KEYS_FILE")
-    return Path(settings.api_keys_file)
+    path = Path(settings.api_keys_file)
+    click.echo(api_keys.add(path, name, "admin" if admin else "user", rate))
+    click.echo(f"its digest is in {path}; the key itself is not stored: copy it now", err=True)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from flask import Flask, Response, current_app, request
+from flask import Response, current_app, request
 from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException
 
@@ -16,25 +16,15 @@ from shoal_api.context import context
 from shoal_api.request import json_request
 from shoal_api.schema.error_statuses import STATUS, ErrorBody, ErrorShape
 
-#: Statuses after which the same request may succeed a little later.
-_TRANSIENT = (429, 503)
-
 _CODE_OF_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 _log = logging.getLogger(__name__)
 
 
-def install(app: Flask) -> None:
-    """Register handlers that answer every error of `app` in JSON."""
-    app.register_error_handler(ShoalError, answer_error)
-    app.register_error_handler(HTTPException, answer_http_error)
-    app.register_error_handler(Exception, answer_unexpected_error)
-
-
 def answer_error(error: ShoalError) -> Response:
     """Return the response to an error of Shoal's own."""
     status, headers = _dialect().statuses.get(error.code) or STATUS.get(error.code, 500), {}
-    if status in _TRANSIENT:
+    if status in (429, 503):  # the same request may succeed a little later
         headers["Retry-After"] = str(error.retry_after_s)
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'

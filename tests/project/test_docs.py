@@ -15,7 +15,7 @@ import pytest
 from api_stub import OWN, MakeApp, StubWorker, examples
 from flask.testing import FlaskClient
 from page import ROOT, read, table
-from test_pool_meter import recent
+from test_ready import recent
 
 import shoal
 from shoal import HttpClient
@@ -116,6 +116,8 @@ def test_the_description_has_the_headers_and_the_examples_of_the_http_page(api: 
     page = [json.loads(text) for text in re.findall(r"^ *```json\n(.*?)```", read("docs/http.md"), re.M | re.S)]
     page += [json.loads(body) for body in re.findall(r"curl .* -d '([^']+)'", read("docs/http.md"))]
     assert len(page) > 5
+    undescribed = ({"embeddings", "chunks"}, {"index", "num", "position"})  # these are maps in the description
+    page = [each for each in page if isinstance(each, list) or ({*each} not in undescribed and "kind" not in each)]
     assert [example for example in page if example not in examples] == []
 
 

@@ -49,10 +49,9 @@ HOMES = {
     "numkong": {"shoal_workers.index.vectors.upper_bounds"},
     "openvino": {"shoal_workers.encoding.engines", "shoal_workers.model"},
     "torch": {"shoal_workers.encoding.engines.torch"},
-    "safetensors": {"shoal_api.answers.vector_format", "shoal_workers.encoding.engines.int8", "shoal_workers.model"},
+    "safetensors": {"shoal_workers.encoding.engines.int8", "shoal_workers.model"},
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model"},
     "pyarrow": {
-        "shoal_api.answers.vector_format",
         "shoal.bulk.part_file",
         "shoal.records",
         "shoal_workers.index.engines.lancedb",

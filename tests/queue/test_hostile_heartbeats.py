@@ -62,9 +62,7 @@ def beats() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Flask:
-    app = make_app()
-    app.own.pool.every_s = 0.0
-    return app
+    return make_app()
 
 
 def look(app: Flask) -> dict[str, Any]:
@@ -91,7 +89,7 @@ def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker, se
     done = run("status", redis_url=settings.redis_url, key_prefix=settings.key_prefix, pool=settings.pool)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"workers alive: {len(found) + 1}" in done.stdout
-    for name, about in found.items():  # other numbers than before, so that rates are computed
+    for name, about in found.items():  # other numbers than before
         stub.pool.announce(name, about | {"counters": COUNTERS, "written_at": 1_790_000_000.0})
     assert {worker["id"] for worker in look(app)["workers"]} == {"stub", *found}
 

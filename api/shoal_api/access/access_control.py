@@ -128,8 +128,10 @@ class AccessControl:
         else:
             key = self._authorize(self._keyring, environ, route)
         if key is None:
-            noted = _noted_address(environ, self._num_proxies) if self._num_proxies else ""
-            request.client_name = network_of(noted or environ.get("REMOTE_ADDR", ""))
+            noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")  # the first trusted proxy wrote the address
+            is_noted = 0 < self._num_proxies <= len(noted)
+            address = noted[-self._num_proxies].strip() if is_noted else ""
+            request.client_name = network_of(address or environ.get("REMOTE_ADDR", ""))
         else:
             request.client_name = key.name
         request.is_admin = key is None or key.role == "admin"
@@ -209,9 +211,3 @@ def network_of(address: str) -> str:
     if not isinstance(ip, IPv6Address):
         return address
     return str(ip.ipv4_mapped or ip_network((ip, 64), strict=False))
-
-
-def _noted_address(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the client's address that the first trusted proxy has written, or "" if too few proxies wrote one."""
-    noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
-    return noted[-num_proxies].strip() if len(noted) >= num_proxies else ""

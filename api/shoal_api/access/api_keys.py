@@ -7,14 +7,12 @@ need would only cost time in each request. Empty lines and lines that begin with
 
 import fcntl
 import hashlib
-import hmac
 import logging
 import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -27,49 +25,33 @@ PREFIX = "shoal_"
 #: Least time between two checks of the file for changes, in seconds.
 _CHECK_EVERY_S = 1.0
 
-#: A name begins with a letter and has no colon, so that no name looks like a network address.
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_ROLES = ("user", "admin")
+#: A line of the file. A name begins with a letter and has no colon, so that no name looks like a network address.
+_LINE = re.compile(
+    r"(?P<name>[A-Za-z][A-Za-z0-9_.-]{0,63})\s+(?P<role>user|admin)\s+(?P<digest>[0-9a-f]{64})"
+    r"(?:\s+(?P<rate>[1-9][0-9]{0,8}/(?:second|minute|hour|day)))?"
+)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The name, role, digest and rate of a key, without the key itself. Raises BadSetting if one of them is wrong."""
+    """The name, role, digest and rate of a key, without the key itself."""
 
     name: str
     role: str
     digest: bytes = field(repr=False)
     rate: str = ""
 
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise BadSetting(
-                "the name of a key is wrong: it takes a letter and then up to 63 letters, digits and . _ -"
-            )
-        if self.role not in _ROLES:
-            raise BadSetting(f"the role of a key is wrong: it takes one of {', '.join(_ROLES)}")
-        if self.rate and not _RATE.fullmatch(self.rate):
-            raise BadSetting(
-                "the rate of a key is wrong: it takes a number, a slash and second, minute, hour or day: 100/second"
-            )
-
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Return the key in a line of the file. Errors do not repeat the line, because it could contain a secret."""
-        parts = line.split()
-        if len(parts) not in (3, 4) or not _DIGEST.fullmatch(parts[2]):
-            raise BadSetting("a line takes NAME ROLE DIGEST [RATE], where DIGEST is a SHA-256 in hex")
-        name, role, digest, rate = [*parts, ""][:4]
-        return cls(name, role, bytes.fromhex(digest), rate)
-
-    @property
-    def line(self) -> str:
-        """The key's line in the file."""
-        return " ".join(filter(None, (self.name, self.role, self.digest.hex(), self.rate)))
+        """Return the key in a line of the file. An error does not repeat the line, which could contain a secret."""
+        if not (found := _LINE.fullmatch(line.strip())):
+            raise BadSetting(
+                "a key takes NAME ROLE DIGEST [RATE]: a name of a letter and then up to 63 letters, digits and . _ -; "
+                "user or admin; a SHA-256 in hex; and a number, a slash and second, minute, hour or day: 100/second"
+            )
+        return cls(found["name"], found["role"], bytes.fromhex(found["digest"]), found["rate"] or "")
 
 
 class Keyring:
@@ -94,8 +76,7 @@ class Keyring:
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
-        found = self._by_digest.get(digest)  # no client can choose the digest, so the time reveals nothing
-        return found if found and hmac.compare_digest(found.digest, digest) else None
+        return self._by_digest.get(digest)  # no client can choose the digest, so the time reveals nothing
 
     def _load(self) -> None:
         self._next_check_s = time.monotonic() + _CHECK_EVERY_S
@@ -129,44 +110,23 @@ def read(path: Path) -> list[ApiKey]:
             except BadSetting as error:
                 raise BadSetting(f"{path}, line {number}: {error.message}") from None
     if twice := [name for name, num in Counter(key.name for key in keys).items() if num > 1]:
-        raise BadSetting(f"{path} has two keys that are called {min(twice)}: drop one")
+        raise BadSetting(f"{path} has two keys that are called {min(twice)}: delete one")
     return keys
 
 
 def add(path: Path, name: str, role: str, rate: str) -> str:
-    """Make a key, add its line to the file or to a new file, and return the key. The key itself is not stored."""
+    """Make a key, append its line to the file or to a new file, and return the key. The key itself is not stored."""
     secret = PREFIX + secrets.token_urlsafe(32)
-    key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)
-    path.touch()
-    with _changing(path) as (names, lines):
-        if name in names:
-            raise BadSetting(f"{path} has a key that is called {name}: drop it first, or choose another name")
-        lines.append(key.line)
-    return secret
-
-
-def drop(path: Path, name: str) -> None:
-    """Remove the key with this name from the file."""
-    with _changing(path) as (names, lines):
-        if name not in names:
-            raise BadSetting(f"{path} has no key that is called {name}: `shoal key list` shows all")
-        lines[:] = [line for line in lines if line.split()[:1] != [name]]
-
-
-@contextmanager
-def _changing(path: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the names of the keys and the lines of the file. The block may change the lines; other writers wait.
-
-    The file is changed in place, because a container that has mounted it would not see a new file of the same name.
-    """
-    read(path)  # raises BadSetting if the file cannot be read
-    with path.open("r+", encoding="utf-8") as file:
+    line = f"{name} {role} {hashlib.sha256(secret.encode()).hexdigest()} {rate}".strip()
+    ApiKey.parse(line)  # raises BadSetting
+    # The file is changed in place, because a container that has mounted it would not see a new file of the same name.
+    with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        names, lines = [key.name for key in read(path)], file.read().splitlines()
-        yield names, lines
+        if name in [known.name for known in read(path)]:
+            raise BadSetting(f"{path} has a key that is called {name}: delete its line first, or choose another name")
         file.seek(0)
-        file.write("".join(f"{line}\n" for line in lines))
-        file.truncate()
+        file.write("\n" * (file.read()[-1:] not in ("", "\n")) + f"{line}\n")
+    return secret
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 import orjson
 from flask import Response
 from werkzeug.datastructures import Headers
-from werkzeug.wsgi import ClosingIterator
 
 from shoal.contract.jobs import Job
 from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply
@@ -39,39 +38,28 @@ class WholeResponse(Response):
         """Return all headers, `safety` included."""
         return [*self.headers.to_wsgi_list(), *self.safety]
 
-    def has_body(self, method: str) -> bool:
-        """Return True if the response to a request with this method has a body."""
-        return method != "HEAD" and self.status_code not in (204, 304)
+    def get_wsgi_headers(self, environ: WSGIEnvironment) -> Headers:
+        """Return all headers for a WSGI server."""
+        headers = super().get_wsgi_headers(environ)
+        headers.extend(self.safety)
+        return headers
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Start the response, and return its body for a WSGI server."""
-        body = self.get_data()
-        if len(body) > LARGE_BYTES:
-            return self.send([body], environ, start_response)
-        self.close()
-        start_response(self.status, self.head())
-        return [body] if self.has_body(environ["REQUEST_METHOD"]) else []
-
-    def send(self, pieces: Iterable[bytes], environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Start the response, and return the pieces of its body for a WSGI server; none if it has no body."""
-        start_response(self.status, self.head())
-        if self.has_body(environ["REQUEST_METHOD"]):
-            return ClosingIterator(pieces, self.close)
-        self.close()
-        return []
+        """Start the response, and return its body for a WSGI server. A small response is closed before it is sent."""
+        body = super().__call__(environ, start_response)
+        if environ["REQUEST_METHOD"] == "HEAD" or (self.content_length or 0) <= LARGE_BYTES:
+            self.close()
+        return body
 
 
 class FileResponse(WholeResponse):
     """A response whose body is an open file. Closing the response closes the file."""
 
     def __init__(self, file: BinaryIO, headers: Mapping[str, str]):
-        super().__init__(headers=Headers(headers))
+        pieces = iter(lambda: file.read(PIECE_BYTES), b"")
+        super().__init__(pieces, headers=Headers(headers))
         self.file = file
         self.call_on_close(file.close)
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Start the response, and return the file piece by piece for a WSGI server."""
-        return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
 
 
 def json_response(

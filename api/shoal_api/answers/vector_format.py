@@ -6,8 +6,6 @@ Only JSON and msgpack can express sparse vectors, multivectors, or several outpu
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from importlib.util import find_spec
-from io import BytesIO
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -36,7 +34,6 @@ _MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 JSON = "application/json"
 RAW = "application/octet-stream"
-ARROW = "application/vnd.apache.arrow.stream"
 
 #: Longest Accept header that is read. Parsing 64 KiB would take a third of a second; browsers send some 150 characters.
 MAX_ACCEPT_CHARS = 1_000
@@ -68,67 +65,19 @@ def base64_rows(rows: NDArray[Any]) -> list[str]:
     return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
 
 
-def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
-    """Return a msgpack map of the fields and the arrays. An array becomes a map with its dtype, shape and bytes."""
-    maps = {
-        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
-        for name, array in arrays.items()
-    }
-    return wire.pack({**(fields or {}), **maps})
+#: The media types of vectors besides JSON.
+FORMATS = (*MSGPACK_TYPES, RAW)
 
-
-def _npy(arrays: Arrays) -> bytes:
-    """Return the arrays as .npy files, one after the other."""
-    buffer = BytesIO()
-    for array in arrays.values():
-        np.lib.format.write_array(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _safetensors(arrays: Arrays) -> bytes:
-    from safetensors.numpy import save
-
-    return bytes(save(arrays))
-
-
-def _arrow(arrays: Arrays) -> bytes:
-    """Return a stream of one record batch with a row for each text, and the arrays as columns."""
-    import pyarrow as pa
-
-    columns = {}
-    for name, array in arrays.items():
-        if name != "offsets":
-            flat = pa.array(array.ravel())
-            column = flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-            offsets = arrays.get("offsets")
-            columns[name] = column if offsets is None else pa.LargeListArray.from_arrays(pa.array(offsets), column)
-    batch, sink = pa.record_batch(columns), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
-#: The function that renders arrays, for each media type except JSON.
-FORMATS: dict[str, Callable[[Arrays], bytes]] = {
-    **dict.fromkeys(MSGPACK_TYPES, _msgpack),
-    RAW: lambda arrays: b"".join(array.tobytes() for array in arrays.values()),
-    "application/x-npy": _npy,
-    "application/x-safetensors": _safetensors,
-    ARROW: _arrow,
-}
-
-#: The media types that this installation offers, the default first.
-OFFERED = (JSON, *(name for name in FORMATS if name != ARROW or find_spec("pyarrow")))
+#: All media types of vectors, the default first.
+OFFERED = (JSON, *FORMATS)
 
 
 def accepted_type(offered: tuple[str, ...] = OFFERED) -> str:
     """Return the media type that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
     media_type = best_type(offered)
     if media_type is None:
-        is_all = offered is not OFFERED or ARROW in OFFERED
-        more = "" if is_all else f"; with the extra arrow installed on the server, as {ARROW} too"
         accept = excerpt(json_request().environ["HTTP_ACCEPT"])
-        raise NotAcceptable(f"Accept is {accept}: this answer comes as {', '.join(offered)}{more}")
+        raise NotAcceptable(f"Accept is {accept}: this answer comes as {', '.join(offered)}")
     return media_type
 
 
@@ -151,8 +100,8 @@ def vectors_response(
     """Return a response with the vectors of a reply, and with headers that report the cost of the reply.
 
     If `in_json` is given, it makes the JSON from the reply. Otherwise the JSON is a map of the `fields` and the arrays.
-    Without `fields`, it is the list of vectors alone, or a map of the arrays if there are scales or chunks. msgpack
-    also has the `fields`.
+    Without `fields`, it is the list of vectors alone, or a map of the arrays if there are scales or chunks. msgpack is
+    a map of the `fields` and of the arrays, each a map of its dtype, shape and bytes.
     """
     headers = cost_headers(reply)
     if media_type == JSON and in_json is not None:
@@ -165,8 +114,13 @@ def vectors_response(
         return json_response({**fields, **named}, headers=headers)
     vectors = arrays["embeddings"]
     headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
-    data = _msgpack(arrays, fields) if media_type in MSGPACK_TYPES else FORMATS[media_type](arrays)
-    return bytes_response(data, media_type, headers=headers)
+    if media_type == RAW:
+        return bytes_response(b"".join(array.tobytes() for array in arrays.values()), media_type, headers=headers)
+    maps = {
+        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
+        for name, array in arrays.items()
+    }
+    return bytes_response(wire.pack({**(fields or {}), **maps}), media_type, headers=headers)
 
 
 def arrays_of(reply: Reply, number_type: str) -> Arrays:

@@ -41,11 +41,6 @@ export class Api {
     return (await this.ask("POST", path, body, options)).body;
   }
 
-  /** Delete the thing at the path, and return the body of the answer. */
-  async delete(path) {
-    return (await this.ask("DELETE", path)).body;
-  }
-
   /** Return the body and the headers of the answer, and how many milliseconds it took. Throws ApiError, AbortError. */
   async ask(method, path, body = undefined, { signal, timeoutMs = this.timeoutMs } = {}) {
     const started = performance.now();

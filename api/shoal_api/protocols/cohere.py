@@ -17,7 +17,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
-from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, TextList, example
+from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Text, TextList, example
 from shoal_api.schema.error_statuses import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.responses import ProtocolAnswer
 
@@ -35,7 +35,7 @@ class CohereContent(Body):
 class CohereInput(Body):
     """The parts of a text."""
 
-    content: Annotated[list[CohereContent], Field(fail_fast=True, min_length=1), TEXTS]
+    content: Annotated[list[CohereContent], Field(fail_fast=True, min_length=1)]
 
 
 class CohereBody(Body):
@@ -43,7 +43,7 @@ class CohereBody(Body):
 
     model_config = example(texts=["a text"], input_type="search_document")
     texts: TextList | None = None
-    inputs: Annotated[list[CohereInput], Field(fail_fast=True), TEXTS] | None = None
+    inputs: Annotated[list[CohereInput], Field(fail_fast=True)] | None = None
     model: Name | None = None
     input_type: InputType | None = None
     embedding_types: Annotated[list[Format], Field(fail_fast=True, max_length=16)] | None = None

@@ -15,7 +15,7 @@ from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.openai import OpenAIError, embedding_list
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
-from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, example
+from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Text, example
 from shoal_api.schema.error_statuses import UNSUPPORTED
 from shoal_api.schema.responses import ProtocolAnswer, ProtocolVectors
 
@@ -32,7 +32,7 @@ class JinaBody(Body):
     """Texts to embed."""
 
     model_config = example(input=["a text"], task="retrieval.passage")
-    input: Text | Annotated[list[Text | JinaText], Field(fail_fast=True), TEXTS]
+    input: Text | Annotated[list[Text | JinaText], Field(fail_fast=True)]
     model: Name | None = None
     task: Task | None = None
     dimensions: ShortenedTo = None

@@ -15,7 +15,7 @@ from shoal.operations import Rerank
 from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import route_to_model
-from shoal_api.schema.body import TEXT, TEXTS, Body, Name, Text, TopN, TruncateTo, example
+from shoal_api.schema.body import Body, Name, Text, TopN, TruncateTo, example
 
 
 class RerankBody(Body):
@@ -23,7 +23,7 @@ class RerankBody(Body):
 
     model_config = example(query="a storm", documents=["rain", "market"])
     query: Text
-    documents: Annotated[list[Text | Annotated[dict[str, Any], TEXT]], Field(fail_fast=True), TEXTS]
+    documents: Annotated[list[Text | dict[str, Any]], Field(fail_fast=True)]
     model: Name | None = None
     top_n: TopN | None = None
     return_documents: bool = False

@@ -20,19 +20,17 @@ from shoal_api.schema.indexes import (
     BuildBody,
     BuildQuery,
     DocumentsBody,
-    DocumentsWritten,
     IdsBody,
     IndexPath,
     PublishBody,
     VersionPath,
 )
-from shoal_api.schema.long_jobs import LongJobSubmitted
-from shoal_api.schema.responses import DocumentedAnswer
+from shoal_api.schema.responses import DocumentedAnswer, Submitted
 
 api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 
 #: The answers of routes whose work a runner does: the result, or 202 before the runner is done.
-_VERSIONS: dict[Any, Any] = {200: DocumentedAnswer, 202: LongJobSubmitted}
+_VERSIONS: dict[Any, Any] = {200: DocumentedAnswer, 202: Submitted}
 
 
 @api.get("/v1/indexes", responses={200: DocumentedAnswer})
@@ -46,13 +44,13 @@ async def indexes() -> Response:
     return json_response({"indexes": described, "errors": errors})
 
 
-@api.post("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
+@api.post("/v1/indexes/<index>/documents", responses={200: DocumentedAnswer})
 async def add_documents(path: IndexPath, body: DocumentsBody) -> Response:
     """Add documents to a served index: all of them, or none. A document replaces the one with the same id."""
     return _written(path.index, *await writer(_checked(path.index)).add(body.documents))
 
 
-@api.delete("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
+@api.delete("/v1/indexes/<index>/documents", responses={200: DocumentedAnswer})
 async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
     """Delete documents from a served index by their ids: all of them, or none."""
     return _written(path.index, *await writer(_checked(path.index)).delete(body.ids))
@@ -60,7 +58,7 @@ async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
 
 @api.post(
     "/v1/indexes/<index>/builds",
-    responses={202: LongJobSubmitted},
+    responses={202: Submitted},
     openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]},
 )
 def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:

@@ -42,20 +42,9 @@ from shoal_api.long_jobs.long_job import (
 from shoal_api.long_jobs.upload_store import JobFolder
 from shoal_api.request import PIECE_BYTES, json_request
 from shoal_api.schema.error_statuses import ErrorBody
-from shoal_api.schema.long_jobs import (
-    AnyDeletedJob,
-    AnyJobResult,
-    AnyJobState,
-    AnyJobStatus,
-    BulkBody,
-    BulkQuery,
-    FilePath,
-    LongJobs,
-    LongJobState,
-    LongJobSubmitted,
-)
+from shoal_api.schema.long_jobs import BulkBody, BulkQuery, FilePath
 from shoal_api.schema.requests import JobBody, JobPath, ListQuery, ResultQuery, submitted_job
-from shoal_api.schema.responses import Submitted
+from shoal_api.schema.responses import AnyJobResult, DocumentedAnswer, JobState, JobStatus, Submitted
 
 api = Blueprint("jobs", __name__, "submit and fetch", ErrorBody)
 long_jobs_api = Blueprint("bulk", __name__, "long jobs", ErrorBody)
@@ -71,7 +60,7 @@ async def submit_job(body: JobBody) -> Response:
     return await submit(submitted_job(body), body.lane)
 
 
-@api.get("/v1/jobs", responses={200: LongJobs})
+@api.get("/v1/jobs", responses={200: DocumentedAnswer})
 def long_jobs(query: ListQuery) -> Response:
     """List long jobs, the newest first: the jobs of the request's key, or, for the key of an admin, all jobs."""
     client = None if json_request().is_admin else json_request().client_name
@@ -79,7 +68,7 @@ def long_jobs(query: ListQuery) -> Response:
     return json_response({"jobs": describe(context(), *jobs)})
 
 
-@api.get("/v1/jobs/<id>", responses={200: AnyJobStatus})
+@api.get("/v1/jobs/<id>", responses={200: JobStatus})
 async def job_status(path: JobPath) -> Response:
     """Return the status of a job, with its timings once it is done, or the status and progress of a long job."""
     try:
@@ -91,7 +80,7 @@ async def job_status(path: JobPath) -> Response:
 
 @api.get(
     "/v1/jobs/<id>/result",
-    responses={200: AnyJobResult, 202: AnyJobState},
+    responses={200: AnyJobResult, 202: JobState},
     openapi_extensions={"x-headers": [FINGERPRINT]},
 )
 async def job_result(path: JobPath, query: ResultQuery) -> Response:
@@ -118,7 +107,7 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
     return vectors_response(reply, media_type, query.output_dtype, fields=result_fields(reply))
 
 
-@api.post("/v1/jobs/<id>/cancel", responses={200: AnyJobState})
+@api.post("/v1/jobs/<id>/cancel", responses={200: JobState})
 async def cancel_job(path: JobPath) -> Response:
     """Cancel a job that is not answered yet, or a long job that waits or runs; return its new status."""
     try:
@@ -128,7 +117,7 @@ async def cancel_job(path: JobPath) -> Response:
         return json_response(await context().in_thread(state, path.id, status))
 
 
-@api.delete("/v1/jobs/<id>", responses={200: AnyDeletedJob})
+@api.delete("/v1/jobs/<id>", responses={200: JobState})
 async def delete_job(path: JobPath) -> Response:
     """Delete a long job that has ended, with its files; cancel a job that is not answered yet."""
     try:
@@ -137,7 +126,7 @@ async def delete_job(path: JobPath) -> Response:
         return json_response(await context().in_thread(_deleted, path.id))
 
 
-@api.post("/v1/jobs/<id>/retry", responses={200: LongJobState})
+@api.post("/v1/jobs/<id>/retry", responses={200: JobState})
 def retry_job(path: JobPath) -> Response:
     """Let a failed or cancelled long job go on where it stopped; return its new status."""
     job = own_job(path.id)
@@ -145,7 +134,7 @@ def retry_job(path: JobPath) -> Response:
     return json_response(state(job.id, context().long_jobs.retry(job.id)))
 
 
-@long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]})
+@long_jobs_api.post("/v1/bulk", responses={202: Submitted}, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]})
 def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
     """Embed a file below a root or, with `name`, a file in the body."""
     fields = body if query.name is None else query

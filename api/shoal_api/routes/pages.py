@@ -1,10 +1,9 @@
 """GET / and /page/{file}: the page for browsers. GET /openapi.json and /docs: the description of the API."""
 
-import gzip
 import mimetypes
 import re
 from base64 import b64encode
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,12 +18,12 @@ from werkzeug import Response as AnyResponse
 from shoal import __version__
 from shoal_api.access.access_control import OPEN_ROUTES
 from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, json_response
-from shoal_api.answers.vector_format import JSON, MAX_ACCEPT_CHARS, best_type
+from shoal_api.answers.vector_format import JSON, best_type
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.request import MSGPACK_TYPES, json_request
 from shoal_api.schema.error_statuses import ErrorBody
-from shoal_api.schema.responses import RATE_HEADERS, Links
+from shoal_api.schema.responses import RATE_HEADERS, DocumentedAnswer
 
 if TYPE_CHECKING:
     from shoal_api.server.async_flask import AsyncFlask
@@ -56,16 +55,13 @@ _SECURITY_SCHEMES: SecuritySchemesDict = {
 #: The content of a body that may be a file.
 _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
-#: Each file is compressed once. All of them take some 200 kB.
-_compress = lru_cache(maxsize=64)(gzip.compress)
-
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 #: A reference in OpenAPI to a schema, by the schema's name.
 _REFERENCE = re.compile(r"#/components/schemas/([\w.-]+)")
 
 
-@api.get("/", responses={200: Links})
+@api.get("/", responses={200: DocumentedAnswer})
 async def root() -> Response:
     """Return the page to browsers, and links to the documentation to programs."""
     if best_type((JSON, "text/html")) == "text/html":
@@ -77,19 +73,8 @@ async def root() -> Response:
 
 @page_files.after_request
 def _prepare(response: Response) -> Response:
-    """Set the security policy of a file of the page, and compress a text file if the browser accepts gzip."""
-    if response.status_code >= 400:
-        return response
-    _confine(response)
-    response.vary.add("Accept-Encoding")
-    request = json_request()
-    is_short = len(request.environ.get("HTTP_ACCEPT_ENCODING", "")) <= MAX_ACCEPT_CHARS
-    is_text = response.status_code == 200 and (response.mimetype or "").startswith("text/")
-    response.set_etag(response.get_etag()[0] or "", weak=True)  # both encodings have the same ETag
-    if is_text and is_short and request.accept_encodings["gzip"] > 0:
-        response.set_data(_compress(response.data))
-        response.content_encoding = "gzip"
-    return response
+    """Set the security policy of a file of the page."""
+    return response if response.status_code >= 400 else _confine(response)
 
 
 def install(app: "AsyncFlask") -> None:

@@ -1,4 +1,4 @@
-"""GET /v1/pool: the state of lanes, workers, jobs and dead letters. /v1/dead: dead letters."""
+"""GET /v1/pool: the state of lanes, workers and jobs. /v1/dead: dead letters."""
 
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,8 +14,9 @@ from shoal_api.context import Context, context
 from shoal_api.long_jobs import long_job
 from shoal_api.request import json_request
 from shoal_api.schema.error_statuses import ErrorBody
-from shoal_api.schema.requests import DeadLetterPath, ListQuery
+from shoal_api.schema.requests import JobPath, ListQuery
 from shoal_api.schema.responses import DocumentedAnswer, Submitted
+from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 api = Blueprint("pool", __name__, "service", ErrorBody)
 dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody)
@@ -23,7 +24,7 @@ dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody
 #: If a job cannot be read, at most this many of its bytes are shown.
 MAX_SHOWN_BYTES = 1_000
 
-#: At most `MAX_SHOWN` dead letters, `MAX_SHOWN` long jobs and `MAX_RECENT` recent jobs are shown.
+#: At most `MAX_SHOWN` long jobs and `MAX_RECENT` recent jobs are shown.
 MAX_SHOWN, MAX_RECENT = 30, 100
 
 
@@ -32,15 +33,13 @@ async def pool() -> Response:
     """Return the state of the lanes and the workers, and the newest jobs that the key may see."""
     found, is_admin = context(), json_request().is_admin
     client = None if is_admin else json_request().client_name
-    measured = await found.pool.measure()
-    letters = await DeadLetters(found.client.queue).newest(MAX_SHOWN) if is_admin else []
+    described = (await PoolSnapshot.take(found.client.queue)).describe()
     return json_response(
-        measured
+        described
         | {
-            "every_s": found.pool.every_s,
+            "api_cache_hits": found.metrics.num_cache_hits(found.settings.pool),
             "is_admin": is_admin,
-            "recent": [job for job in measured["recent"] if client in (None, job["client"])][:MAX_RECENT],
-            "dead": list(map(describe, letters)) if is_admin else None,
+            "recent": [job for job in described["recent"] if client in (None, job["client"])][:MAX_RECENT],
             "long_jobs": await found.in_thread(_long_jobs, found, client),
         }
     )
@@ -63,7 +62,7 @@ async def dead_letters(query: ListQuery) -> Response:
 
 
 @dead_letters_api.get("/v1/dead/<id>", responses={200: DocumentedAnswer})
-async def dead_letter(path: DeadLetterPath) -> Response:
+async def dead_letter(path: JobPath) -> Response:
     """Show a dead letter with its texts, and with the traceback if there is one."""
     letter = await _letters().get(path.id)
     job = letter.job()
@@ -73,7 +72,7 @@ async def dead_letter(path: DeadLetterPath) -> Response:
 
 
 @dead_letters_api.post("/v1/dead/<id>/retry", responses={202: Submitted})
-async def retry_dead_letter(path: DeadLetterPath) -> Response:
+async def retry_dead_letter(path: JobPath) -> Response:
     """Submit the job of a dead letter again, under a new id by which its result can be fetched."""
     job_id = await _letters().retry(path.id)
     return json_response(
@@ -82,7 +81,7 @@ async def retry_dead_letter(path: DeadLetterPath) -> Response:
 
 
 @dead_letters_api.delete("/v1/dead/<id>", responses={200: DocumentedAnswer})
-async def drop_dead_letter(path: DeadLetterPath) -> Response:
+async def drop_dead_letter(path: JobPath) -> Response:
     """Delete a dead letter."""
     await _letters().drop(path.id)
     return json_response({"id": path.id, "dropped": True})

@@ -19,8 +19,8 @@ from shoal_api.context import context
 from shoal_api.request import json_request
 from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.requests import ReadyQuery
-from shoal_api.schema.responses import Health, Info, Ready
-from shoal_api.viewers.pool_meter import PoolSnapshot
+from shoal_api.schema.responses import DocumentedAnswer, Info, Ready
+from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 api = Blueprint("service", __name__, "service", ErrorBody)
 
@@ -52,7 +52,7 @@ _LIMITS = (
 )
 
 
-@api.get("/health", responses={200: Health})
+@api.get("/health", responses={200: DocumentedAnswer})
 async def health() -> Response:
     """Check that this process answers, without asking any other process."""
     return json_response({"status": "ok"})

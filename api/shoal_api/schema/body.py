@@ -1,6 +1,5 @@
 """Bodies of requests: how strictly they are checked, and the bounds of each kind of field."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -29,43 +28,29 @@ def example(**fields: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"example": fields})
 
 
-@dataclass(frozen=True, slots=True)
-class BoundedBy:
-    """The check that bounds a value, and the reason why the value's schema has no bound."""
-
-    check: str
-
-
-#: Checks that bound values in place of a schema, because the bound is a setting or clients of Redis need the check.
-CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
-    BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
-    BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
-    BoundedBy("SearchOptions: jobs and programs use the same check"),
-    BoundedBy("IndexWriter: programs use the same check"),
-    BoundedBy("check_texts: ids are decoded as texts"),
-    BoundedBy("SHOAL_MAX_REQUEST_BYTES alone: nothing reads the value"),
-)
-
 #: The name of a field, a prompt, an index, a version, a job or a model.
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 #: A path or a URL.
 Path = Annotated[str, Field(max_length=MAX_VALUE_CHARS)]
 
-#: A text for the model.
-Text = Annotated[str, TEXT]
+# Settings bound texts, and `check_texts` checks them, for clients of Redis too. The check of a list stops at its first
+# error, because the errors of all items of a large list would fill the memory.
 
-#: Several texts. The check stops at the first error, because errors of all items of a large list would fill the memory.
-TextList = Annotated[list[Text], Field(fail_fast=True), TEXTS]
+#: A text for the model.
+Text = str
+
+#: Several texts.
+TextList = Annotated[list[Text], Field(fail_fast=True)]
 
 #: One text, or several.
 Texts = Text | TextList
 
 #: The token ids of a text.
-Ids = Annotated[list[Annotated[int, TOKENS]], Field(fail_fast=True), TOKENS]
+Ids = Annotated[list[int], Field(fail_fast=True)]
 
 #: The token ids of several texts.
-IdLists = Annotated[list[Ids], Field(fail_fast=True), TEXTS]
+IdLists = Annotated[list[Ids], Field(fail_fast=True)]
 
 Dimensions = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
@@ -87,4 +72,4 @@ UnixTime = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 TruncateTo = Annotated[Literal[-1] | None, Field(description="Texts that are too long are cut, as for null")]
 
 #: A field that clients of other services send, and that changes no answer.
-Ignored = Annotated[Any, Field(description="Ignored"), UNREAD]
+Ignored = Annotated[Any, Field(description="Ignored")]

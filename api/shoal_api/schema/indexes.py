@@ -5,25 +5,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from shoal.contract.languages import Language
-from shoal_api.schema.body import DOCUMENTS, Body, ChunkOverlap, ChunkTokens, Name, Path, UnixTime, example
+from shoal_api.schema.body import Body, ChunkOverlap, ChunkTokens, Name, Path, UnixTime, example
 from shoal_api.schema.long_jobs import NAME, SOURCE, SourceFields
-from shoal_api.schema.responses import described
 
-_ID = Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1}), DOCUMENTS]
+_ID = Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1})]
 
 #: A document. This schema is for the description only, because `IndexWriter` checks documents for all clients.
 _DOCUMENT = WithJsonSchema(
-    {
-        "title": "Document",
-        "type": "object",
-        "required": ["id", "text"],
-        "properties": {
-            "id": {"type": "string", "minLength": 1, "description": "Id by which the document is replaced and deleted"},
-            "text": {"type": "string", "minLength": 1, "description": "Text to embed and to search"},
-        },
-        "additionalProperties": True,
-        "description": "Other fields may have any value of JSON and come back with a hit. None may be called `score`",
-    }
+    {"type": "object", "description": "An object with an `id`, a `text` and other fields, none of them called `score`"}
 )
 
 
@@ -31,7 +20,7 @@ class DocumentsBody(Body):
     """Documents to add to an index."""
 
     model_config = example(documents=[{"id": "storm-7", "text": "Storm closes ports in Brittany", "topic": "weather"}])
-    documents: Annotated[list[Annotated[Any, _DOCUMENT, DOCUMENTS]], DOCUMENTS] = Field(
+    documents: list[Annotated[Any, _DOCUMENT]] = Field(
         min_length=1,
         description="At most 1,000. With their vectors, at most 1 MiB: some 600 short documents of 384 dimensions",
     )
@@ -41,20 +30,7 @@ class IdsBody(Body):
     """Ids of documents to delete from an index."""
 
     model_config = example(ids=["storm-7"])
-    ids: Annotated[list[_ID], DOCUMENTS] = Field(
-        min_length=1, description="At most 1,000; an id that no document has is no error"
-    )
-
-
-class DocumentsWritten(BaseModel):
-    """Documents that were added, or deleted."""
-
-    model_config = described(example={"index": "news", "num": 1, "position": "7-482091736550318624"})
-    index: str
-    num: int = Field(description="Number of documents, or of ids")
-    position: str = Field(
-        description="Position of the change among all changes of the index. Workers report their own position"
-    )
+    ids: list[_ID] = Field(min_length=1, description="At most 1,000; an id that no document has is no error")
 
 
 class _BuildFields(SourceFields):

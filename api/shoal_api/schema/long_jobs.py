@@ -1,14 +1,12 @@
-"""The shapes of long jobs: bodies, paths, queries and responses."""
+"""The shapes of requests for long jobs: bodies, paths and queries."""
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.contract.options import OPTION_DEFAULTS
-from shoal.long_jobs.status import Status
 from shoal_api.schema.body import Body, ChunkOverlap, ChunkTokens, Dimensions, Name, Path, example
 from shoal_api.schema.requests import TextOptions
-from shoal_api.schema.responses import ANY_FORMAT, SUBMITTED_HEADERS, JobResult, JobState, JobStatus, described
 
 
 class SourceFields(Body):
@@ -63,93 +61,3 @@ class FilePath(BaseModel):
 
     id: Name = Field(description="Id that the submit returned")
     name: Path = Field(description="Name of a file in `manifest.json`")
-
-
-_LONG_JOB = {
-    "id": "05994f8ba4d8bac6959289ef",
-    "kind": "embed_file",
-    "status": "running",
-    "arguments": {"source": "news.jsonl", "out": "jobs/2f6d1c8e03b7/0b6c7f2a9d1e-05994f8ba4d8bac6959289ef/vectors"},
-    "submitted_at": 1790000000.5,
-    "started_at": 1790000000.7,
-    "ended_at": None,
-    "progress": {
-        "rows": 31744,
-        "num_bad": 1,
-        "first_bad": ["news.jsonl, line 17: the text is empty"],
-        "fraction": 0.43,
-        "step": "embedding",
-        "rows_per_s": 912.5,
-        "eta_s": 46.7,
-    },
-    "result": None,
-    "error": None,
-    "worker": "5d0c1f7be2a4",
-    "note": None,
-}
-
-
-class LongJob(BaseModel):
-    """A long job. Times are in Unix seconds. docs/http.md describes its `progress` and `error`."""
-
-    model_config = described(example=_LONG_JOB)
-    id: str
-    kind: str = Field(description="`embed_file`, `build_index` or `manage_index`")
-    status: Status
-    arguments: dict[str, Any]
-    submitted_at: float
-    started_at: float | None
-    ended_at: float | None
-    progress: dict[str, Any]
-    result: Any = Field(description="The result of the job, once it is done")
-    error: dict[str, str] | None
-    worker: str = Field(description="A digest of the name of the runner that has the job, or had it last")
-    note: str | None = Field(description="Why the job does not begin, if no runner is alive")
-
-
-class LongJobState(BaseModel):
-    """A long job and its present status."""
-
-    id: str
-    status: Status
-    note: str | None = Field(None, description="Why the job does not begin, if no runner is alive")
-
-
-class LongJobSubmitted(LongJobState):
-    """A long job that was submitted."""
-
-    model_config = described(
-        answer_headers=SUBMITTED_HEADERS,
-        example={"id": "05994f8ba4d8bac6959289ef", "status": "queued", "note": None},
-    )
-
-
-class LongJobs(BaseModel):
-    """The newest long jobs, without their results."""
-
-    jobs: list[LongJob]
-
-
-class AnyJobStatus(RootModel[JobStatus | LongJob]):
-    """The status of a job or of a long job."""
-
-
-class AnyJobState(RootModel[JobState | LongJobState]):
-    """A job or a long job, and its present status."""
-
-
-class DeletedJob(BaseModel):
-    """A long job that was deleted."""
-
-    id: str
-    status: Literal["deleted"]
-
-
-class AnyDeletedJob(RootModel[DeletedJob | JobState]):
-    """A long job that was deleted, or a job and its present status."""
-
-
-class AnyJobResult(RootModel[JobResult | LongJob]):
-    """The result of a job, or a long job that is done."""
-
-    model_config = described(**ANY_FORMAT)

@@ -28,7 +28,6 @@ from shoal.operations.search_options import (
 )
 from shoal_api.answers.vector_format import NumberType
 from shoal_api.schema.body import (
-    SEARCH,
     Body,
     ChunkOverlap,
     ChunkTokens,
@@ -121,12 +120,8 @@ class EmbedOptions(TextOptions):
 
 _Item = TypeVar("_Item")
 
-#: A list whose check stops at the first error, because the errors of all items of a large list would fill the memory.
-_List = Annotated[list[_Item], Field(fail_fast=True), SEARCH]
-
-_Map = Annotated[dict[str, Any], SEARCH]
-_String = Annotated[str, SEARCH]
-_Number = Annotated[float, SEARCH]
+#: A list whose check stops at the first error. `SearchOptions` has the bounds of its items, for clients of Redis too.
+_List = Annotated[list[_Item], Field(fail_fast=True)]
 
 
 class SearchFields(Body):
@@ -136,25 +131,25 @@ class SearchFields(Body):
         "mode", "Rank by meaning, by words, or by both; null: by meaning, or by words in an index of words alone"
     )
     alpha: Annotated[float, Field(ge=0, le=1)] | None = _option("alpha", "Share of the meaning in a hybrid search")
-    filter: _Map | None = _option("filter", "Condition on fields that each hit fulfils")
-    sort: _List[_Map] | None = _option("sort", "Fields by which hits are ordered instead of by score")
-    boost: _List[_Map] | None = _option("boost", "Fields whose values raise or lower the score")
-    group_by: _String | None = _option("group_by", "Field whose equal values make a group; empty: no groups")
+    filter: dict[str, Any] | None = _option("filter", "Condition on fields that each hit fulfils")
+    sort: _List[dict[str, Any]] | None = _option("sort", "Fields by which hits are ordered instead of by score")
+    boost: _List[dict[str, Any]] | None = _option("boost", "Fields whose values raise or lower the score")
+    group_by: str | None = _option("group_by", "Field whose equal values make a group; empty: no groups")
     group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits in a group")
-    facets: _List[_String] | None = _option("facets", "Fields whose values are counted")
+    facets: _List[str] | None = _option("facets", "Fields whose values are counted")
     facets_top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] | None = _option(
         "facets_top_n", "Count the values of this many best documents; null: of all documents that pass the filter"
     )
-    fields: _List[_String] | None = _option("fields", "Fields that hits have besides id and score; null: all")
-    snippet: _Map | None = _option("snippet", "Show the best passage of each hit")
-    cursor: _String | None = _option("cursor", "Page to return: empty for the first page, then the last cursor")
-    min_score: _Number | None = _option("min_score", "Lowest score of a hit")
+    fields: _List[str] | None = _option("fields", "Fields that hits have besides id and score; null: all")
+    snippet: dict[str, Any] | None = _option("snippet", "Show the best passage of each hit")
+    cursor: str | None = _option("cursor", "Page to return: empty for the first page, then the last cursor")
+    min_score: float | None = _option("min_score", "Lowest score of a hit")
     explain: bool = _option("explain", "Show the parts of each hit's score")
-    like: _List[_String] | None = _option("like", "Ids of documents that hits should be like")
-    vectors: _List[_List[_Number]] | None = _option("vectors", "Vectors to search for, as the model makes them")
+    like: _List[str] | None = _option("like", "Ids of documents that hits should be like")
+    vectors: _List[_List[float]] | None = _option("vectors", "Vectors to search for, as the model makes them")
     negative: Texts | None = Field(None, description="Texts that hits should not be like")
     fuse: bool = _option("fuse", "Return one list of hits for all queries together")
-    rerank: _Map | None = _option("rerank", "Let the reranker order the best hits")
+    rerank: dict[str, Any] | None = _option("rerank", "Let the reranker order the best hits")
     diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits should differ")
 
 
@@ -274,15 +269,9 @@ def as_list(texts: str | list[str]) -> list[str]:
 
 
 class JobPath(BaseModel):
-    """The part of a route that names a job."""
+    """The part of a route that names a job or a dead letter."""
 
-    id: Name = Field(description="Id that the submit returned")
-
-
-class DeadLetterPath(BaseModel):
-    """The part of a route that names a dead letter."""
-
-    id: Name = Field(description="Id from the list of dead letters")
+    id: Name = Field(description="Id that the submit returned, or that the list of dead letters has")
 
 
 class ListQuery(BaseModel):

@@ -7,7 +7,7 @@ from flask_openapi3.models.media_type import MediaType
 from flask_openapi3.models.schema import Schema
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from shoal.contract.replies import FINGERPRINT_HEADER, Status
+from shoal.contract.replies import FINGERPRINT_HEADER
 from shoal_api.answers.vector_format import FORMATS
 
 
@@ -78,47 +78,14 @@ class ProtocolVectors(ProtocolFacts):
     model_config = described(**ANY_FORMAT)
 
 
-class ScaledEmbeddings(BaseModel):
-    """Vectors of whole numbers, and for each vector the scale that restores it by multiplication."""
-
-    embeddings: list[list[int]] | list[list[list[int]]]
-    scales: list[float] | list[list[float]]
-
-
-class ChunkPlace(BaseModel):
-    """A chunk of a text: its first character, the character after its last, and the number of its tokens."""
-
-    start: int
-    stop: int
-    tokens: int = Field(description="Number of tokens, including the prompt and special tokens")
-
-
-class ChunkEmbeddings(BaseModel):
-    """One vector for each chunk of each text, and the positions of the chunks. Vectors of type int8 have scales."""
-
-    model_config = described(
-        example={
-            "embeddings": [[[-0.54389226, -0.8391551], [0.15378386, -0.9881046]]],
-            "chunks": [[{"start": 0, "stop": 26, "tokens": 8}, {"start": 27, "stop": 51, "tokens": 7}]],
-        }
-    )
-    embeddings: list[list[list[float]]]
-    scales: list[list[float]] | None = None
-    chunks: list[list[ChunkPlace]]
-
-
-class SparseWeight(BaseModel):
-    """The id of a token, and its weight in a text."""
-
-    index: int
-    value: float
-
-
 class Outputs(BaseModel):
-    """Several outputs of each text, as the list in `output` asks for them."""
+    """The outputs of each text: `embeddings`, with scales or chunks, or the outputs that a list in `output` names."""
 
+    embeddings: list[list[float]] | list[list[list[float]]] | None = None
+    scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
+    chunks: list[list[dict[str, int]]] | None = Field(None, description="`start`, `stop` and `tokens` of each chunk")
     vector: list[list[float]] | None = None
-    sparse: list[list[SparseWeight]] | None = None
+    sparse: list[list[dict[str, float]]] | None = Field(None, description="`index` and `value` of each token")
     multivector: list[list[list[float]]] | None = None
 
 
@@ -132,8 +99,6 @@ class Hit(BaseModel):
     explain: dict[str, Any] | None = Field(None, description="The parts of the score, if they are asked for")
 
 
-_VERSION = "20261121T030000Z-5d41c7"
-
 _HIT = {
     "id": "2",
     "score": 0.7662453651428223,
@@ -142,15 +107,22 @@ _HIT = {
 }
 
 
-class SearchResults(BaseModel):
-    """One list of hits for each query, best first."""
+class AskedFacts(BaseModel):
+    """The facts about each list of hits that a search may ask for."""
 
-    model_config = described(answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": _VERSION})
-    results: list[list[Hit]]
-    index_version: str = Field(description="Version of the index that was searched. All hits come from it")
     cursors: list[str | None] | None = Field(None, description="For each list, the cursor of its next page, if any")
     totals: list[int] | None = Field(None, description="For each list, the number of documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list, the counts of the values of fields")
+
+
+class SearchResults(AskedFacts):
+    """One list of hits for each query, best first."""
+
+    model_config = described(
+        answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": "20261121T030000Z-5d41c7"}
+    )
+    results: list[list[Hit]]
+    index_version: str = Field(description="Version of the index that was searched. All hits come from it")
 
 
 class Scores(BaseModel):
@@ -160,47 +132,30 @@ class Scores(BaseModel):
     scores: list[float]
 
 
-class Timings(BaseModel):
-    """The time of each step of a job, in seconds."""
-
-    queue_s: float
-    tokenize_s: float
-    encode_s: float
-    search_s: float
-
-
 class JobState(BaseModel):
-    """A job and its present status."""
+    """A job or a long job, and its present status. Only a long job is ever paused or deleted."""
 
     id: str
-    status: Status
-
-
-def _link(operation: str, description: str) -> dict[str, Any]:
-    return {"operationId": operation, "parameters": {"id": "$response.body#/id"}, "description": description}
+    status: Literal["queued", "running", "done", "failed", "cancelled", "expired", "paused", "deleted"]
+    note: str | None = Field(None, description="Why a long job does not begin, if no runner is alive")
 
 
 class Submitted(JobState):
-    """A job that was submitted now, or before with the same idempotency key."""
+    """A job or a long job that was submitted now, or before with the same idempotency key."""
 
     model_config = described(
-        answer_headers=SUBMITTED_HEADERS,
-        links={
-            "status": _link("jobStatus", "The status of the job"),
-            "result": _link("jobResult", "The result of the job"),
-            "cancel": _link("cancelJob", "Cancels the job"),
-        },
-        example={"id": "05994f8ba4d8bac6959289ef", "status": "queued"},
+        answer_headers=SUBMITTED_HEADERS, example={"id": "05994f8ba4d8bac6959289ef", "status": "queued"}
     )
 
 
 class JobStatus(JobState):
-    """A job, its status, and its timings once it is done."""
+    """A job, its status, and its timings once it is done. docs/http.md describes the further fields of a long job."""
 
-    timings: Timings | dict[str, float]
+    model_config = ConfigDict(extra="allow")
+    timings: dict[str, float] | None = None
 
 
-class JobResult(JobState, Outputs):
+class JobResult(JobState, Outputs, AskedFacts):
     """The result of a job: `embeddings`, other outputs, `results` or `scores`, and its cost."""
 
     model_config = described(
@@ -218,34 +173,26 @@ class JobResult(JobState, Outputs):
             "fingerprint": "3c9ab18ad9cd7ce5c34ef50b53f54a60",
         },
     )
-    embeddings: list[list[float]] | list[list[list[float]]] | None = None
-    scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
-    chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     results: list[list[Hit]] | None = None
     index_version: str | None = Field(None, description="Version of the index that was searched")
-    cursors: list[str | None] | None = Field(None, description="For each list of hits, the cursor of its next page")
-    totals: list[int] | None = Field(None, description="Per list of hits, the number of documents that could be in it")
-    facets: list[dict[str, Any]] | None = Field(None, description="For each list of hits, the counts of values")
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")
     characters: list[int] = Field(description="Characters of each text that were read, from the side that was kept")
-    timings: Timings
+    timings: dict[str, float] = Field(description="The time of each step, in seconds")
     cached: int = Field(description="Texts whose vectors were not computed for this job")
     model: str
     fingerprint: str = Field(description="Fingerprint of the model of the answer")
 
 
+class AnyJobResult(RootModel[JobResult | JobStatus]):
+    """The result of a job, or a long job that is done."""
+
+    model_config = described(**ANY_FORMAT)
+
+
 class Embeddings(
-    RootModel[
-        list[list[float]]
-        | list[list[list[float]]]
-        | list[list[SparseWeight]]
-        | ScaledEmbeddings
-        | ChunkEmbeddings
-        | Outputs
-        | JobResult
-    ]
+    RootModel[list[list[float]] | list[list[list[float]]] | list[list[dict[str, float]]] | Outputs | JobResult]
 ):
     """One vector for each text, or with output `tokens` or `multivector` a list of vectors for each text.
 
@@ -259,12 +206,6 @@ class Embeddings(
     )
 
 
-class Health(BaseModel):
-    """The status of a process that is alive."""
-
-    status: Literal["ok"]
-
-
 class Ready(BaseModel):
     """The status of a service that will answer requests."""
 
@@ -272,40 +213,5 @@ class Ready(BaseModel):
     workers: int
 
 
-class Info(BaseModel):
-    """The model, indexes, limits and workers of the service. A field that no ready worker reports is null.
-
-    Further fields are for clients of Text Embeddings Inference.
-    """
-
-    model_config = ConfigDict(extra="allow")
-    version: str
-    model: str | None
-    digest: str | None
-    fingerprint: str | None = Field(description="Differs between models that make different vectors")
-    dimension: int | None
-    matryoshka_dimensions: list[int] | None = Field(
-        description="The `dimensions` for which the model was trained; [] if its files list none, null if they do "
-        "not mention fewer dimensions"
-    )
-    max_tokens: int | None
-    outputs: list[str] | None = Field(description="The allowed values of `output` of an embed")
-    engine: str | None
-    precision: str | None
-    prompts: list[str]
-    reranker: str | None
-    indexes: dict[str, dict[str, Any]]
-    limits: dict[str, float]
-    workers: list[dict[str, Any]]
-    workers_alive: int
-
-
-class Links(BaseModel):
-    """Links to the documentation. A browser gets a page for using the service."""
-
-    model_config = described(content={"text/html": MediaType(schema=Schema(type=DataType.STRING))})
-    name: str
-    version: str
-    docs: str
-    openapi: str
-    info: str
+class Info(DocumentedAnswer):
+    """The model, indexes, limits and workers of the service. docs/http.md describes its fields."""

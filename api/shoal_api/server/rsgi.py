@@ -145,7 +145,7 @@ class RsgiServer:
     async def _send(self, response: WholeResponse, scope: Scope, protocol: HTTPProtocol) -> None:
         """Send the response. A large response is sent before this returns, any other response soon after."""
         status, head = response.status_code, response.head()
-        if not response.has_body(scope.method):
+        if scope.method == "HEAD" or status in (204, 304):
             protocol.response_empty(status, head)
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")

@@ -105,7 +105,6 @@ def serve(settings: Settings) -> None:
 def _load_app(settings: Settings) -> "RsgiServer":
     """Make the application in the process that serves it, because its threads would not survive a fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until Granian sets its own handler; `_stop` waits for this
-    gc.disable()  # loading modules makes no garbage, and the collector would take a tenth of the time
     from shoal_api.app import create_app
     from shoal_api.server.rsgi import RsgiServer
 
@@ -117,7 +116,6 @@ def _load_app(settings: Settings) -> "RsgiServer":
     except ShoalError as error:
         raise SystemExit(error.line) from error
     gc.freeze()  # these objects live as long as the process, so the collector need not visit them again
-    gc.enable()
     server = RsgiServer(app, settings.port, settings.receive_timeout_s)
     tracer = app.own.tracer
     send_spans = tracer.close if tracer else lambda: None

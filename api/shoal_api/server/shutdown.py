@@ -44,7 +44,6 @@ HAS_TCP_INFO = sys.platform == "linux"
 #: The fields of Linux's `struct tcp_info` that `_TcpInfo` has.
 _TCP_INFO = struct.Struct("=24xI16xI4xI72xQ")
 
-
 #: The system's tables of TCP connections, one for IPv4 and one for IPv6.
 _CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 

@@ -1,1 +1,1 @@
-"""The state of the pool for its viewers, and its metrics: rates and waits."""
+"""The state of the pool: of its workers and indexes, or of all that `GET /v1/pool` and `/metrics` show."""

@@ -1,9 +1,8 @@
-"""The state of the pool for the routes that report it: its workers, indexes and rates."""
+"""The workers and indexes of the pool, which all requests of a process share for a moment."""
 
 import asyncio
-import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,6 @@ from typing import Any
 from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
 from shoal.queue.pool import ANSWERING
-from shoal_api.viewers.pool_meter import PoolMeter, PoolSnapshot
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
@@ -28,9 +26,6 @@ MAX_WAIT_S = 0.1
 
 #: The fields of a heartbeat that name the worker's model and reranker, each with the field of its fingerprint.
 _FINGERPRINTS = {"model": "fingerprint", "reranker": "reranker_fingerprint"}
-
-#: Time from one measurement of the pool to the next, in seconds, for any number of viewers.
-EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -77,14 +72,10 @@ class PoolState:
 class PoolReader:
     """Reads the pool for all requests of a process, with heartbeats from Redis that are at most `max_age_s` old."""
 
-    def __init__(self, client: AsyncClient, num_cached: Callable[[], float]):
-        self.max_age_s, self.usable_s, self.max_wait_s, self.every_s = MAX_AGE_S, USABLE_S, MAX_WAIT_S, EVERY_S
+    def __init__(self, client: AsyncClient):
+        self.max_age_s, self.usable_s, self.max_wait_s = MAX_AGE_S, USABLE_S, MAX_WAIT_S
         #: The last state with ready workers.
         self.last_ready = PoolState({})
-        self._meter = PoolMeter(num_cached)
-        self._measured: dict[str, Any] = {}
-        self._measured_at = -math.inf
-        self._measuring = asyncio.Lock()
         self._client = client
         self._state: PoolState | None = None
         self._read_at = 0.0
@@ -137,11 +128,3 @@ class PoolReader:
         """Return the dimension of the vectors of the workers that are ready or were ready last; 0 if none ever was."""
         await self.read()
         return self.last_ready.dimension
-
-    async def measure(self) -> dict[str, Any]:
-        """Return `PoolMeter`'s measurements, at most `every_s` old. After 10 s without viewers, rates restart."""
-        async with self._measuring:
-            if time.monotonic() - self._measured_at >= self.every_s:
-                self._measured = self._meter.measure(await PoolSnapshot.take(self._client.queue))
-                self._measured_at = time.monotonic()
-            return self._measured

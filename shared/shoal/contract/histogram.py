@@ -1,9 +1,9 @@
 """Histograms: the numbers of measurements between limits. Heartbeats contain them, and Prometheus can read them."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Self
 
 
@@ -46,41 +46,3 @@ class Histogram:
         """Count one measurement."""
         self.counts[bisect_left(self.limits, value)] += 1
         self.sum += value
-
-    @property
-    def num_values(self) -> int:
-        """The number of measurements."""
-        return sum(self.counts)
-
-    def minus(self, earlier: "Histogram") -> "Histogram":
-        """Return the measurements since `earlier`, or all if `earlier` is not an earlier state of this histogram."""
-        counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=False)]
-        if list(self.limits) != list(earlier.limits) or min(counts) < 0:
-            return self
-        return Histogram(self.limits, counts, self.sum - earlier.sum)
-
-    def quantile(self, share: float) -> float | None:
-        """Return the value that this share of the measurements does not exceed, estimated as Prometheus does.
-
-        Between two limits, measurements are assumed to be evenly spread. A measurement above the highest limit counts
-        as equal to that limit. Without measurements, return None.
-        """
-        rank = share * self.num_values
-        if not rank:
-            return None
-        until = list(accumulate(self.counts))
-        n = bisect_left(until, rank)
-        if n >= len(self.limits):
-            return self.limits[-1]
-        low = self.limits[n - 1] if n else 0.0
-        return low + (self.limits[n] - low) * (1 - (until[n] - rank) / self.counts[n])
-
-
-def total(histograms: Iterable[Histogram]) -> Histogram | None:
-    """Return the sum of the histograms that have the same limits as the first one, or None without histograms."""
-    found = list(histograms)
-    if not found:
-        return None
-    same = [one for one in found if list(one.limits) == list(found[0].limits)]
-    counts = [sum(of_limit) for of_limit in zip(*(one.counts for one in same), strict=True)]
-    return Histogram(found[0].limits, counts, sum(one.sum for one in same))

@@ -8,17 +8,16 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
 from api_stub import MakeApp, error_of
 from conftest import RedisServer, wait_until
-from flask import Response
 from keys_file import KeysFile
 from process import run
 
 from shoal.errors import BadSetting, Overloaded
-from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import Shares
 from shoal_api.access.api_keys import PREFIX, ApiKey, Keyring
@@ -72,29 +71,22 @@ def test_a_key_is_a_bearer_token_or_a_header_of_its_own(make_app: MakeApp, keys_
 
 FORWARDED = "198.51.100.1, 203.0.113.7, 10.9.9.9"
 
+#: The number of trusted proxies, X-Forwarded-For, the address of the connection, and the name of the client.
+NAMES = [
+    *((n, FORWARDED, "127.0.0.1", ["127.0.0.1", *FORWARDED.split(", ")[::-1]][n]) for n in range(4)),
+    *((1, noted, "127.0.0.1", "203.0.113.7") for noted in ("203.0.113.7:4711", "::ffff:203.0.113.7")),
+    *((1, noted, "::1", "2001:db8:1:2::/64") for noted in ("[2001:db8:1:2::7]:4711", "[2001:db8:1:2::7]")),
+    (0, "", "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+    (0, "", "", ""),
+]
 
-@pytest.mark.parametrize(
-    ("num_proxies", "noted", "address", "name"),
-    [
-        *((n, FORWARDED, "127.0.0.1", ["127.0.0.1", *FORWARDED.split(", ")[::-1]][n]) for n in range(4)),
-        *((1, noted, "127.0.0.1", "203.0.113.7") for noted in ("203.0.113.7:4711", "::ffff:203.0.113.7")),
-        *((1, noted, "::1", "2001:db8:1:2::/64") for noted in ("[2001:db8:1:2::7]:4711", "[2001:db8:1:2::7]")),
-        (0, "", "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        (0, "", "", ""),
-    ],
-)
-def test_without_a_key_the_address_names_the_client(
-    make_app: MakeApp, num_proxies: int, noted: str, address: str, name: str
-) -> None:
-    app, seen = make_app(trusted_proxies=num_proxies), []
 
-    @app.after_request
-    def note(response: Response) -> Response:
-        seen.append(json_request().client_name)
-        return response
-
-    app.test_client().get("/", headers={"X-Forwarded-For": noted}, environ_base={"REMOTE_ADDR": address})
-    assert seen == [name]
+def test_without_a_key_the_address_names_the_client(make_app: MakeApp) -> None:
+    for num_proxies, noted, address, name in NAMES:
+        app = make_app(trusted_proxies=num_proxies)
+        app.add_url_rule("/name", view_func=lambda: json_request().client_name)
+        headers, environ = {"X-Forwarded-For": noted}, {"REMOTE_ADDR": address}
+        assert app.test_client().get("/name", headers=headers, environ_base=environ).text == name
 
 
 class TestRates:
@@ -160,9 +152,9 @@ class TestBytes:
 
     MOST = 4 * (1_000 + 5 * 2**19)
 
-    @pytest.mark.parametrize("headers", [{"Content-Length": "700"}, {"Transfer-Encoding": "chunked"}])
-    def test_a_client_with_many_bytes_is_refused_another_body(self, make_app: MakeApp, headers: dict[str, str]) -> None:
-        for num_free, status in ((2_000, 400), (900, 429)):
+    def test_a_client_with_many_bytes_is_refused_another_body(self, make_app: MakeApp) -> None:
+        sizes = {"Content-Length": "700"}, {"Transfer-Encoding": "chunked"}
+        for (num_free, status), headers in product(((2_000, 400), (900, 429)), sizes):
             app = make_app(max_request_bytes=1_000, max_response_mb=1)
             shares = app.own.access._bytes
             shares.acquire("203.0.113.7", self.MOST - 2 * num_free)
@@ -171,23 +163,6 @@ class TestBytes:
             response = app.test_client().post("/embed", input_stream=body, headers=headers, environ_overrides=environ)
             assert response.status_code == status
             assert shares._held["127.0.0.1"] == num_free // 2
-
-    @pytest.mark.usefixtures("stub")
-    @pytest.mark.parametrize("headers", [{}, {"Accept": "application/octet-stream"}])
-    def test_a_large_response_counts_until_it_is_read(self, make_app: MakeApp, headers: dict[str, str]) -> None:
-        app = make_app(max_response_mb=2)
-        seen: list[dict[str, int]] = []
-
-        @app.after_request
-        def look(response: Response) -> Response:
-            seen.append(dict(app.own.access._bytes._held))
-            return response
-
-        response = app.test_client().post("/embed", json={"inputs": ["a"] * 1_000}, headers=headers)
-        assert response.status_code == 200
-        assert seen[0]["127.0.0.1"] > 2.5 * 4 * 4 * 1_000
-        response.close()
-        assert app.own.access._bytes._held == {}
 
     def test_a_request_that_fails_gives_its_bytes_back_and_health_needs_none(self, make_app: MakeApp) -> None:
         app = make_app(max_request_bytes=1_000, max_response_mb=1)
@@ -216,31 +191,23 @@ class TestBrowsers:
             asked = app.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
             assert asked.status_code == 200
 
-    @pytest.mark.parametrize(
-        ("site", "origin", "origins", "status"),
-        [
-            ("cross-site", "https://evil.example", "", 403),
-            ("same-site", "https://evil.example", "", 403),
-            ("same-origin", "https://evil.example", "", 202),
-            ("none", "https://evil.example", "", 202),
-            *(("cross-site", "https://evil.example", f"https://{name}.example", 202) for name in ("evil", "EVIL")),
-            ("cross-site", "https://evil.example", "https://other.example", 403),
-            ("cross-site", "https://evil.example", "*", 202),
+    def test_foreign_pages_may_not_submit(self, make_app: MakeApp) -> None:
+        evil = "https://evil.example"
+        for site, origin, origins, status in (
+            ("cross-site", evil, "", 403),
+            ("same-site", evil, "", 403),
+            ("same-origin", evil, "", 202),
+            ("none", evil, "", 202),
+            *(("cross-site", evil, f"https://{name}.example", 202) for name in ("evil", "EVIL")),
+            ("cross-site", evil, "https://other.example", 403),
+            ("cross-site", evil, "*", 202),
             (None, "http://localhost", "", 202),
-            *((None, other, "", 403) for other in ("https://evil.example", "http://localhost:1", "null", "")),
-        ],
-    )
-    def test_foreign_pages_may_not_submit(
-        self, make_app: MakeApp, site: str | None, origin: str, origins: str, status: int
-    ) -> None:
-        headers = {"Origin": origin, "Content-Type": "text/plain"} | ({"Sec-Fetch-Site": site} if site else {})
-        api = make_app(cors_origins=origins).test_client()
-        assert api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers=headers).status_code == status
-
-
-def test_default_settings_are_safe(settings: Settings) -> None:
-    assert (Settings().host, Settings().allow_anonymous) == ("127.0.0.1", "loopback")
-    assert (Settings().api_keys_file, Settings().cors_origins, Settings().trusted_proxies) == ("", "", 0)
+            *((None, other, "", 403) for other in (evil, "http://localhost:1", "null", "")),
+        ):
+            headers = {"Origin": origin, "Content-Type": "text/plain"} | ({"Sec-Fetch-Site": site} if site else {})
+            api = make_app(cors_origins=origins).test_client()
+            response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers=headers)
+            assert response.status_code == status, (site, origin, origins)
 
 
 DIGEST = "ab" * 32
@@ -265,10 +232,9 @@ def test_only_digests_of_keys_are_kept_and_comments_stay(path: Path) -> None:
         assert keys.find(wrong) is None
     path.write_text("# for the shop\n\n")
     assert Keyring(path).find("") is None
+    path.write_text("# for the shop")
     secret = api_keys.add(path, "shop", "user", "")
-    api_keys.add(path, "sho", "admin", "")
-    api_keys.drop(path, "sho")
-    assert path.read_text() == f"# for the shop\n\nshop user {hashlib.sha256(secret.encode()).hexdigest()}\n"
+    assert path.read_text() == f"# for the shop\nshop user {hashlib.sha256(secret.encode()).hexdigest()}\n"
 
 
 def test_keys_that_are_made_at_the_same_time_are_all_kept(path: Path) -> None:
@@ -282,37 +248,32 @@ def test_keys_that_are_made_at_the_same_time_are_all_kept(path: Path) -> None:
     assert [key.name for key in api_keys.read(path)] == ["web", "shop", "ops"]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("web user", "takes NAME ROLE DIGEST"),
-        ("web user shoal_abc", "takes NAME ROLE DIGEST"),
-        (f"web root {DIGEST}", "one of user, admin"),
-        (f"a:b user {DIGEST}", "takes a letter"),
-        (f"web user {DIGEST} 0/second", "a number, a slash"),
+def test_a_wrong_line_is_named_and_not_repeated(path: Path) -> None:
+    wrong = ["web user", "web user shoal_abc", *(f"{words} {DIGEST}" for words in ("web root", "a:b user"))]
+    wrong += [f"web user {DIGEST} {rate}" for rate in ("0/second", "5/hours", "5/hour x")]
+    takes = r"line 2: a key takes NAME ROLE DIGEST \[RATE\]"
+    for line, words in (
+        *((line, takes) for line in wrong),
         (f"one user {DIGEST}\none user {DIGEST}", "two keys that are called one"),
-    ],
-)
-def test_a_wrong_line_is_named_and_not_repeated(path: Path, line: str, words: str) -> None:
-    path.write_text(f"# keys\n{line}\n")
-    with pytest.raises(BadSetting, match=words) as raised:
-        Keyring(path)
-    assert "line 2" in raised.value.message or "two keys" in raised.value.message
-    assert "shoal_abc" not in raised.value.message
-    assert DIGEST not in raised.value.message
+    ):
+        path.write_text(f"# keys\n{line}\n")
+        with pytest.raises(BadSetting, match=words) as raised:
+            Keyring(path)
+        assert not [secret for secret in ("shoal_abc", DIGEST) if secret in raised.value.message]
 
 
-@pytest.mark.parametrize("replaces", [False, True])
-def test_a_change_that_keeps_the_size_is_noticed(path: Path, replaces: bool) -> None:
-    first = api_keys.add(path, "web", "user", "")
-    keys, before = Keyring(path), path.stat()
-    changed = path.with_name("other") if replaces else path
-    changed.write_text(f"web user {hashlib.sha256(b'another').hexdigest()}\n")
-    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + (not replaces)))
-    changed.replace(path)  # the new file may have the same time as the old one
-    assert path.stat().st_size == before.st_size
-    wait_until(lambda: keys.find("another"))
-    assert keys.find(first) is None
+def test_a_change_that_keeps_the_size_is_noticed(path: Path) -> None:
+    for replaces in (False, True):
+        path.unlink(missing_ok=True)
+        first = api_keys.add(path, "web", "user", "")
+        keys, before = Keyring(path), path.stat()
+        changed = path.with_name("other") if replaces else path
+        changed.write_text(f"web user {hashlib.sha256(b'another').hexdigest()}\n")
+        os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + (not replaces)))
+        changed.replace(path)  # the new file may have the same time as the old one
+        assert path.stat().st_size == before.st_size
+        wait_until(lambda: keys.find("another"))  # noqa: B023 - it is called here
+        assert keys.find(first) is None
 
 
 def test_a_file_that_breaks_or_is_gone_leaves_the_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -325,30 +286,19 @@ def test_a_file_that_breaks_or_is_gone_leaves_the_keys(path: Path, caplog: pytes
         assert "mistake" not in caplog.text
 
 
-def test_keys_are_made_listed_and_dropped_by_command(path: Path) -> None:
+def test_a_command_makes_a_key_or_says_why_it_cannot(path: Path) -> None:
     made = run("key", "new", "web", "--rate", "10/minute", api_keys_file=path)
     assert re.fullmatch(rf"{PREFIX}[\w-]{{43}}\n", made.stdout), made.stderr
-    assert str(path) in made.stderr
-    assert made.stdout.strip() not in made.stderr
+    assert (str(path) in made.stderr, made.stdout.strip() in made.stderr) == (True, False)
     assert run("key", "new", "ops", "--admin", "--api-keys-file", path).returncode == 0
-    assert run("key", "list", api_keys_file=path).stdout == "web user 10/minute\nops admin\n"
-    assert run("key", "drop", "web", api_keys_file=path).returncode == 0
-    assert run("key", "list", api_keys_file=path).stdout == "ops admin\n"
-    found = Keyring(path).find(made.stdout.strip())
-    assert found is None
-
-
-def test_a_command_that_cannot_be_done_says_why(path: Path) -> None:
-    path.write_text(f"ops admin {DIGEST}\n")
-    for arguments, words in (
-        (("new", "ops"), "has a key that is called ops"),
-        (("new", "web", "--rate", "fast"), "a number, a slash"),
-        (("drop", "web"), "has no key that is called web"),
-    ):
-        done = run("key", *arguments, api_keys_file=path)
+    assert [(key.name, key.role, key.rate) for key in api_keys.read(path)] == [
+        ("web", "user", "10/minute"),
+        ("ops", "admin", ""),
+    ]
+    before = path.read_text()
+    for arguments, words in ((["ops"], "has a key that is called ops"), (["a", "--rate", "fast"], "a number, a slash")):
+        done = run("key", "new", *arguments, api_keys_file=path)
         assert (done.returncode, done.stdout, words in done.stderr) == (1, "", True)
         assert done.stderr.endswith("[bad_setting]\n")
-        assert path.read_text() == f"ops admin {DIGEST}\n"
-    path.unlink()
-    assert run("key", "drop", "ops", api_keys_file=path).stderr.endswith("see `shoal key new` [bad_setting]\n")
-    assert "SHOAL_API_KEYS_FILE" in run("key", "list").stderr
+    assert path.read_text() == before
+    assert "SHOAL_API_KEYS_FILE" in run("key", "new", "a").stderr

@@ -4,7 +4,6 @@ import json
 import re
 import socket
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,19 +11,14 @@ import pytest
 from api_process import ApiProcess
 from api_stub import MakeApp, StubWorker, examples
 from flask.testing import FlaskClient
-from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
+from fuzzing import ODD, changed, fuzz, mutated, packed
 from hypothesis import strategies as st
 from long_job_callers import Rq
 from queues import Queue
 from test_fuzz_files import JSON_CLAIMS, JSON_VALUES
-from test_fuzz_wire import ABOUT
 from werkzeug.test import TestResponse
 
-from shoal.contract import wire
-from shoal.errors import BadSetting
-from shoal_api.access.api_keys import Keyring
 from shoal_api.app import PROTOCOL_APIS
-from shoal_api.request import MSGPACK_TYPES
 from shoal_api.schema.error_statuses import STATUS, ErrorBody
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
@@ -57,11 +51,9 @@ METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPT
 
 @pytest.fixture
 def quick(make_app: MakeApp, stub: StubWorker, rq: Rq) -> FlaskClient:
-    """Return a client of an application that does not wait long, and measures the pool at every request."""
+    """Return a client of an application that does not wait long."""
     stub.announce(model="sentence-transformers/all-MiniLM-L6-v2")  # the examples name this model
-    app = make_app(request_timeout_s=2.0)
-    app.own.pool.every_s = 0.0
-    return app.test_client()
+    return make_app(request_timeout_s=2.0).test_client()
 
 
 def routes(api: FlaskClient) -> list[tuple[str, str, dict[str, Any]]]:
@@ -117,31 +109,11 @@ def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
     )
 
 
-@fuzz(40, data=st.data())
-def test_bodies_in_msgpack(quick: FlaskClient, data: st.DataObject) -> None:
-    path, given = data.draw(st.sampled_from(examples(quick)))
-    good = st.just(packed(given))
-    body = data.draw(changed(given).map(packed) | ODD.map(packed) | mutated(good) | st.binary(max_size=30))
-    check(quick.post(path, data=body, content_type=data.draw(st.sampled_from(MSGPACK_TYPES))))
-
-
 @fuzz(
     30, method=METHODS, path=st.text(max_size=20) | st.sampled_from(["/embed", "/v1/jobs", "/docs/../x", "//", "/%00"])
 )
 def test_any_path(quick: FlaskClient, method: str, path: str) -> None:
     check(quick.open("/" + quote(path, safe="/%"), method=method))
-
-
-@fuzz(40, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
-def test_routes_that_describe_odd_workers(quick: FlaskClient, queue: Queue, values: dict[str, Any], raw: bytes) -> None:
-    beats = [packed({"written_at": time_s} | about) for time_s, about in ((1.0, ABOUT), (9.0, values), (15.0, ABOUT))]
-    for worker_id, beat in (*(("a", beat) for beat in beats), ("b", raw)):
-        queue.redis.zadd(queue.keys.alive, {worker_id: 1e13})
-        queue.redis.set(queue.keys.worker(worker_id), beat, ex=60)
-        check(quick.get("/v1/pool"))
-    for path in ("/ready", "/info", "/v1/indexes", "/metrics"):
-        check(quick.get(path))
-    queue.redis.delete(queue.keys.alive, queue.keys.worker("a"), queue.keys.worker("b"))
 
 
 LETTER = st.sampled_from([b"reason", b"lane", b"deliveries", b"traceback", b"worker", b"x"])
@@ -158,17 +130,6 @@ def test_odd_dead_letters(quick: FlaskClient, queue: Queue, job: bytes, fields: 
     for method, path in (("GET", ""), ("POST", "/retry"), ("DELETE", "")):
         check(quick.open(f"/v1/dead/{entry}{path}", method=method))
     queue.redis.delete(queue.keys.dead)
-
-
-KEY_LINES = b"# comment\nalice admin " + b"0f" * 32 + b" 60/minute\n\nbob user " + b"1e" * 32 + b"\n"
-KEY_CLAIMS = (b" ", b"\n", b"#", b"user", b"\xff", b"\0", b"9" * 5_000, b"0/second", "\u00e9".encode(), b"\r")
-
-
-@fuzz(25, content=st.binary() | mutated(st.just(KEY_LINES), KEY_CLAIMS))
-def test_file_of_api_keys(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "keys").write_bytes(content)
-    keyring = outcome(Keyring, tmp_path / "keys")
-    assert isinstance(keyring, BadSetting) or keyring.find("x") is None
 
 
 # The server itself

@@ -52,6 +52,31 @@ def test_a_time_has_its_unit_and_from_a_minute_on_the_next_smaller_one(run: Run)
     assert found == ["12.5 ms", "5 s", "59.5 s", "1 min", "1 min 40 s", "2 h 2 min", "2 h", "2 days 7 h"]
 
 
+def test_rates_add_up_all_workers_and_what_the_api_found_in_the_cache(run: Run) -> None:
+    beats = [
+        ({"jobs": 9, "texts": 0, "busy_s": 0, "cache_hits": 0}, {"jobs": 50, "busy_s": 0}),
+        ({"jobs": 9, "texts": 50, "busy_s": 8, "cache_hits": 10, "cache_misses": 60, "queue_s": 2}, {"jobs": 5}),
+        ({"jobs": 19, "texts": 100, "busy_s": 9, "cache_hits": 20, "cache_misses": 120, "queue_s": 4}, {"jobs": 10}),
+    ]
+    pools: list[dict[str, Any]] = [
+        {"time": 5.0 * n, "api_cache_hits": 20 * n, "workers": workers}
+        for n, of_both in enumerate(beats)
+        for workers in [[{"id": i, "written_at": 4.0 * n, "counters": c} for i, c in zip("ab", of_both, strict=True)]]
+    ]
+    back = {"time": -5.0, "workers": [one | {"written_at": -5.0} for one in pools[2]["workers"]], "api_cache_hits": 90}
+    script = "const { Meter } = await import('./parts/meter.js'), meter = new Meter();"
+    first, _, last, later, set_back = run(
+        f"{script} const pools = {json.dumps([*pools, pools[2] | {'time': 60.0}, back])};"
+        "const found = pools.map((pool) => meter.measure(pool));"
+    )
+    assert (first["jobs"], first["busy"], first["ofWorker"]) == (None, None, {"a": None, "b": None})
+    assert (last["jobs"], last["computed"], last["cached"]) == (10 / 8, 100 / 8, 20 / 8 + 4)
+    assert (last["hits"], last["steps"]["queue"]) == (6.5 / (6.5 + 120 / 8), 4 / 10)
+    assert (last["busy"], last["ofWorker"]["a"]) == (0.5, {"computed": 12.5, "busy": 1})
+    assert (later["jobs"], later["cached"]) == (10 / 8, 20 / 8)
+    assert (set_back["jobs"], set_back["cached"]) == (None, 0)
+
+
 def test_a_question_survives_the_address_and_a_wrong_filter_is_shown(run: Run) -> None:
     asked = {"query": "a storm", "alpha": 0.5, "rerank": True, "filter": {"year": {"in": [2020]}}}
     question, address, filters = run(

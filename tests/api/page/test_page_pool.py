@@ -1,33 +1,27 @@
 """The page's Pool, in a real Chromium, with a real worker: it is live, and an operator can use it."""
 
 import re
-from pathlib import Path
 
 import pytest
-from api_stub import MakeApp, StubWorker
+from api_stub import MakeApp
 from blocking import Pool
 from browser import (
     HOSTILE,
     PHONE,
     OpenPage,
-    enter_key,
     faults_in_both_colours,
     has_run_a_script,
-    hold_first,
     serious_faults,
     shot,
-    wait_for_held,
 )
 from conftest import RedisServer, wait_until
 from http_servers import Listen
 from long_job_callers import Rq
-from process import Process
 from queues import Queue
-from test_pool_meter import recent
+from test_ready import recent
 
+from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.operations import Embed
-from shoal.settings import Settings
-from shoal_api.server.async_flask import AsyncFlask
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
 
@@ -38,32 +32,17 @@ pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: Number of rows in a file, which a runner still embeds when a test looks at the job.
-NUM_ROWS = 50_000
-
-
-def quick(app: AsyncFlask) -> AsyncFlask:
-    """Return the application, which reads the pool more often than usual."""
-    app.own.pool.every_s = 0.1
-    return app
-
 
 @pytest.fixture
 def pool_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
     """Return the URL of the Pool view of an application with a worker."""
-    return f"{listen(quick(make_app()))}/#pool"
+    return f"{listen(make_app())}/#pool"
 
 
 def announce(worker: Worker, **changes: object) -> None:
     """Write the worker's heartbeat, with the given values changed."""
     pool = Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600)
     pool.announce(worker.id, about(worker) | changes)
-
-
-def bury(queue: Queue, reason: str, texts: tuple[str, ...] = (HOSTILE, "storm")) -> None:
-    """Keep a dead letter."""
-    fields = {"job": Embed([*texts], id="poison").pack(), "reason": reason, "lane": "bulk"}
-    queue.redis.xadd(queue.keys.dead, fields | {"worker": HOSTILE, "deliveries": "3", "traceback": "line 1"})
 
 
 def test_an_operator_sees_the_work(open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue) -> None:
@@ -97,47 +76,10 @@ def test_an_operator_sees_the_work(open_page: OpenPage, pool_url: str, page_work
     assert serious_faults(page, "pool") == []
 
 
-def test_dead_letters_show_their_own_texts_and_are_tried_again_or_dropped_by_keyboard(
-    open_page: OpenPage, pool_url: str, queue: Queue
-) -> None:
-    bury(queue, f"poisoned: first {HOSTILE}")
-    bury(queue, "internal: second one", ("text of the second",))
-    page = open_page(pool_url)
-    letters = page.get_by_role("region", name="Dead letters")
-    first, second = (letters.locator("li.panel", has_text=f": {name} ") for name in ("first", "second"))
-    expect(first.locator(".reason")).to_have_text(f"poisoned: first {HOSTILE}")
-    late = hold_first(page, "**/v1/dead/*")
-    first.get_by_role("button", name="Show texts and traceback").press("Enter")
-    wait_for_held(page, late)
-    second.get_by_role("button", name="Show texts and traceback").press("Enter")
-    expect(second.locator(".texts")).to_have_text("text of the second")
-    late[0].continue_()
-    expect(first.locator(".texts li").first).to_have_text(HOSTILE)
-    expect(first.locator("pre")).to_have_text("line 1")
-
-    retries, again = hold_first(page, "**/retry"), first.get_by_role("button", name="Try again")
-    again.press("Enter")
-    expect(again).to_be_disabled()
-    second.get_by_role("button", name="Try again").press("Enter")
-    expect(second).to_have_count(0)
-    expect(letters.get_by_role("status")).to_contain_text("The job is tried again as")
-    expect(again).to_be_disabled()
-    wait_for_held(page, retries)
-    retries[0].abort()
-    expect(letters.get_by_role("status")).to_contain_text("does not answer")
-    for answer, num_left in (("dismiss", 1), ("accept", 0)):
-        page.once("dialog", lambda dialog: getattr(dialog, answer)())  # noqa: B023 - it is called here
-        first.get_by_role("button", name="Drop").press("Enter")
-        expect(first).to_have_count(num_left)
-    expect(letters.get_by_role("status")).to_have_text("The dead letter was dropped.")
-    expect(letters).to_contain_text("None: every job could be answered.")
-    assert not has_run_a_script(page)
-
-
 def test_it_is_asked_again_when_the_api_or_redis_comes_back(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer, pool_url: str
 ) -> None:
-    page = open_page(f"{listen(quick(make_app(redis_url=own_redis.url)))}/#pool")
+    page = open_page(f"{listen(make_app(redis_url=own_redis.url))}/#pool")
     expect(page.get_by_role("alert")).to_contain_text("No worker is ready")
     expect(page.locator(".numbers [data-bad]")).to_have_text("0 worker ready")
     assert serious_faults(page, "pool-no-worker") == []
@@ -157,23 +99,14 @@ def test_it_is_asked_again_when_the_api_or_redis_comes_back(
     expect(page.locator(".stale")).to_have_count(0)
 
 
-def test_a_key_of_a_user_sees_no_dead_letter(open_page: OpenPage, keyed: tuple[str, str], queue: Queue) -> None:
-    url, key = keyed
-    bury(queue, "poisoned: a secret of others")
-    page = open_page(f"{url}#pool")
-    enter_key(page, key)
-    letters = page.get_by_role("region", name="Dead letters")
-    expect(letters).to_contain_text("There are 1. The key of an admin shows them.")
-    assert "secret" not in page.content()
-
-
 def test_it_fits_a_phone_in_the_dark(open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue) -> None:
-    bury(queue, f"poisoned: {HOSTILE}")
+    queue.redis.xadd(queue.keys.dead, {"reason": "why"})
     announce(page_worker, recent=[recent("x" * 24, 9.0, client=HOSTILE * 3)] * 8)
     looks: dict[str, dict[str, object]] = {"pool-phone": PHONE, "pool-wide": {}}
     for name, look in looks.items():
         page = open_page(pool_url, **look)
         expect(page.locator(".scroll tbody tr")).to_have_count(8)
+        expect(page.get_by_role("region", name="Dead letters")).to_contain_text("There are 1. shoal dead list shows")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert faults_in_both_colours(page, name) == []
 
@@ -197,25 +130,18 @@ def test_a_chart_draws_the_known_values_with_gaps_between(open_page: OpenPage, p
     expect(page.get_by_role("row").nth(4)).to_contain_text("2 s")
 
 
-def test_a_job_shows_its_progress(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, settings: Settings, stub: StubWorker, rq: Rq, tmp_path: Path
-) -> None:
-    app = quick(make_app())
-    jobs = app.own.long_jobs
-    names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-    (tmp_path / "news.csv").write_text("text\n" + "".join(f"storm {n}\n" for n in range(NUM_ROWS)))
-    job_id = jobs.submit("embed_file", {"source": str(tmp_path / "news.csv"), "out": str(tmp_path / "vectors")})
+def test_a_job_shows_its_progress(open_page: OpenPage, listen: Listen, make_app: MakeApp, rq: Rq) -> None:
+    app = make_app()
+    job_id = app.own.long_jobs.submit("embed_file", {"source": "news.csv", "out": "vectors"})
     page = open_page(f"{listen(app)}/#pool")
     row = page.get_by_role("region", name="Long jobs").locator("tbody tr")
     expect(row).to_contain_text("no runner is alive: start one with")
-    with Process(tmp_path / "log", "jobs", roots=tmp_path, home=tmp_path / "home", **names) as runner:
-        wait_until(lambda: jobs.status(job_id).progress.rows > 0)
-        stub.pause()
-        expect(row.locator(".state")).to_have_text("running")
-        expect(row).to_contain_text(re.compile(r"[1-9][\d,]* rows"))
-        assert 0 < float(row.locator("progress").get_attribute("value") or 0) < 1
-        assert serious_faults(page, "pool-running") == []
-        stub.resume()
-        expect(row.locator(".state")).to_have_text("done")
-        expect(row).to_contain_text("100 %")
-        assert runner.terminate() == 0, runner.output
+    progress = {"rows": 1_200, "fraction": 0.25, "step": "embedding", "rows_per_s": 300.0, "eta_s": 12.0}
+    rq.set(job_id, status="started", meta=MsgpackSerializer.dumps({"progress": progress}))
+    expect(row.locator(".state")).to_have_text("running")
+    expect(row).to_contain_text("embedding · 1,200 rows · 300 rows a second · 12 s left")
+    assert row.locator("progress").get_attribute("value") == "0.25"
+    assert serious_faults(page, "pool-running") == []
+    rq.set(job_id, status="finished")
+    expect(row.locator(".state")).to_have_text("done")
+    expect(row).to_contain_text("100 %")

@@ -49,9 +49,9 @@ class TestBulk:
         asked = {"source": "news.csv", "text_column": "text", "id_column": None, "format": "npy"}
         assert job["arguments"] == asked | {"options": {"dimensions": 2, "normalize": False}}
 
-    @pytest.mark.parametrize(
-        ("fields", "status", "code", "words"),
-        [
+    def test_an_impossible_job_is_refused(self, api: FlaskClient, files: Path) -> None:
+        (files / "link").symlink_to("/etc")
+        refused: list[tuple[dict[str, Any], int, str, str]] = [
             ({"source": "../news.csv"}, 403, "path_not_allowed", "below none of the folders"),
             ({"source": "link/passwd"}, 403, "path_not_allowed", "below none of the folders"),
             ({"source": "s3://bucket/news.csv"}, 422, "invalid_request", "is a URL: name a file or folder"),
@@ -60,14 +60,10 @@ class TestBulk:
             ({"source": "a", "format": "pickle"}, 422, "invalid_request", "it takes 'safetensors', 'npy'"),
             ({"source": "a", "output": "tokens"}, 422, "invalid_request", 'unknown field "output"'),
             ({"source": "a", "chunk_overlap": 3}, 422, "invalid_request", "chunk_overlap"),
-        ],
-    )
-    def test_an_impossible_job_is_refused(
-        self, api: FlaskClient, files: Path, fields: dict[str, Any], status: int, code: str, words: str
-    ) -> None:
-        (files / "link").symlink_to("/etc")
-        found, message = error_of(api.post("/v1/bulk", json=fields), status)
-        assert (found, words in message) == (code, True), message
+        ]
+        for fields, status, code, words in refused:
+            found, message = error_of(api.post("/v1/bulk", json=fields), status)
+            assert (found, words in message) == (code, True), message
         message = error_of(api.post("/v1/bulk?format=npy", json={"source": "news.csv"}), 422)[1]
         assert message.startswith("format is in the query: put it into the body")
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
@@ -180,24 +176,21 @@ class TestKeys:
             assert error_of(refused, 403)[0] == "path_not_allowed"
         assert guarded.ask("ops", "POST", "/v1/bulk", json={"source": source}).status_code == 202
 
-    @pytest.mark.parametrize(
-        ("first", "other"),
-        [
-            ({"json": {"source": "news.csv"}}, {"json": {"source": "news.csv", "format": "npy"}}),
-            ({"path": "?name=a.csv", "data": b"text\na\n"}, {"path": "?name=a.csv", "data": b"text\n"}),
-        ],
-    )
-    def test_an_idempotency_key_is_its_clients(
-        self, guarded: Guarded, first: dict[str, Any], other: dict[str, Any]
-    ) -> None:
-        def put(name: str, key: str = "k", path: str = "", **options: Any) -> TestResponse:
+    def test_an_idempotency_key_is_its_clients(self, guarded: Guarded) -> None:
+        def put(name: str, key: str, path: str = "", **options: Any) -> TestResponse:
             once = {"HTTP_IDEMPOTENCY_KEY": key}
             return guarded.ask(name, "POST", f"/v1/bulk{path}", environ_overrides=once, **options)
 
-        places = [submitted(put(name, **first)) for name in ("ann", "ann", "bob")]
-        assert (places[0] == places[1], len(set(places))) == (True, 2)
-        assert "was used for another long job" in error_of(put("ann", **other), 422)[1]
-        assert error_of(put("ann", "", **first), 422)[0] == "invalid_request"
+        upload, source = {"path": "?name=a.csv", "data": b"text\na\n"}, {"source": "news.csv"}
+        cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            ({"json": source}, {"json": source | {"format": "npy"}}),
+            (upload, upload | {"data": b"text\n"}),
+        ]
+        for key, (first, other) in zip("kl", cases, strict=True):
+            places = [submitted(put(name, key, **first)) for name in ("ann", "ann", "bob")]
+            assert (places[0] == places[1], len(set(places))) == (True, 2)
+            assert "was used for another long job" in error_of(put("ann", key, **other), 422)[1]
+            assert error_of(put("ann", "", **first), 422)[0] == "invalid_request"
 
 
 @pytest.mark.usefixtures("files")

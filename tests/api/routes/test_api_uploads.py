@@ -65,13 +65,12 @@ def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, key:
 
 
 class TestUpload:
-    @pytest.mark.parametrize("name", ["my news (1).CSV", "données.jsonl.gz", "a" * 196 + ".txt"])
-    def test_it_becomes_the_source_of_a_job(self, api: FlaskClient, settings: Settings, name: str) -> None:
-        place = submitted(upload(api, name))
-        arguments = api.get(place).get_json()["arguments"]
-        assert Path(arguments["source"]).name == name
-        assert Path(arguments["source"]).parent == Path(arguments["out"]).parent
-        assert (settings.files_folder / arguments["source"]).read_bytes() == CONTENT
+    def test_it_becomes_the_source_of_a_job(self, api: FlaskClient, settings: Settings) -> None:
+        for name in ("my news (1).CSV", "données.jsonl.gz", "a" * 196 + ".txt"):
+            arguments = api.get(submitted(upload(api, name))).get_json()["arguments"]
+            assert Path(arguments["source"]).name == name
+            assert Path(arguments["source"]).parent == Path(arguments["out"]).parent
+            assert (settings.files_folder / arguments["source"]).read_bytes() == CONTENT
 
     def test_its_name_and_its_fields_in_the_query_are_checked(self, api: FlaskClient, jobs: Path) -> None:
         for name in ("", "..", "../a.csv", "a\\b.csv", ".job", "a\n", "é" * 101):
@@ -87,20 +86,15 @@ class TestUpload:
         for field in ("fromat=npy", "format=pickle", "source=b.csv"):
             assert error_of(api.post(f"/v1/bulk?name=a.csv&{field}", data=CONTENT), 422)[0] == "invalid_request"
 
-    @pytest.mark.parametrize(
-        ("environ", "words"),
-        [
+    def test_an_upload_of_no_length_is_refused(self, api: FlaskClient, jobs: Path) -> None:
+        for environ, words in (
             ({"CONTENT_LENGTH": ""}, "with a Content-Length"),
             ({"CONTENT_LENGTH": "0"}, "with a Content-Length"),
             ({"HTTP_TRANSFER_ENCODING": "chunked"}, "with a Content-Length"),
             ({"CONTENT_TYPE": "multipart/form-data; boundary=x"}, "the body is a form: send the file by itself"),
             ({"CONTENT_LENGTH": "99"}, "the body has 13 bytes, but Content-Length says 99"),
-        ],
-    )
-    def test_an_upload_of_no_length_is_refused(
-        self, api: FlaskClient, jobs: Path, environ: dict[str, str], words: str
-    ) -> None:
-        assert words in error_of(upload(api, environ_overrides=environ), 422)[1]
+        ):
+            assert words in error_of(upload(api, environ_overrides=environ), 422)[1]
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
@@ -231,12 +225,12 @@ class TestSpace:
         assert str(jobs) not in message
         assert f"{jobs} cannot be written (" in caplog.text
 
-    @pytest.mark.parametrize("path", ["/v1/bulk", "/v1/indexes/a/builds"])
-    def test_its_bytes_do_not_count_as_bytes_in_memory(self, make_app: MakeApp, path: str) -> None:
+    def test_its_bytes_do_not_count_as_bytes_in_memory(self, make_app: MakeApp) -> None:
         app = make_app(max_request_bytes=1_000, max_response_mb=1)
         app.own.access._bytes.acquire("127.0.0.1", 4 * (1_000 + 5 * 2**19))
-        response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
-        assert response.status_code == 202
+        for path in ("/v1/bulk", "/v1/indexes/a/builds"):
+            response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
+            assert response.status_code == 202
         assert app.own.access._transfers._held == {}
         app.own.access._transfers.acquire("127.0.0.1", MAX_TRANSFERS // 2)
         assert "uploads and downloads" in error_of(upload(app.test_client()), 429)[1]
@@ -264,34 +258,23 @@ class TestOldFolders:
         os.utime(path, (0, time.time() - age_s))
         return path
 
-    @pytest.mark.parametrize(
-        ("status", "age_s", "ended_s", "name", "left"),
-        [
-            ("running", 1e7, None, "news.csv", ["news.csv", "vectors"]),
-            ("done", 0.0, 5.0, "news.csv", ["vectors"]),
-            ("failed", 1e7, 100.0, "news.csv", ["news.csv", "vectors"]),
-            ("failed", 1e7, 1e5, "news.csv", ["vectors"]),
-            ("unknown", 1e5, None, "news.csv", ["news.csv", "vectors"]),
+    def test_files_that_no_job_needs_are_removed(self, files: UploadStore, states: States) -> None:
+        both = ["news.csv", "vectors"]
+        for status, age_s, ended_s, name, left in (
+            ("unknown", 1e5, None, "news.csv", both),
             ("unknown", 1e6, None, "news.csv", []),
             ("unknown", 0.0, None, ".upload", []),
-            ("unknown", 0.0, None, "news.csv", ["news.csv", "vectors"]),
-        ],
-    )
-    def test_files_that_no_job_needs_are_removed(
-        self,
-        files: UploadStore,
-        states: States,
-        status: str,
-        age_s: float,
-        ended_s: float | None,
-        name: str,
-        left: list[str],
-    ) -> None:
-        if status != "unknown":
-            states[A] = LongJobStatus(A, "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
-        path = self.make(files, A, age_s, name)
-        with files.new("bob", B):
-            assert sorted(entry.name for entry in path.glob("*")) == left
+            ("unknown", 0.0, None, "news.csv", both),
+            ("running", 1e7, None, "news.csv", both),
+            ("failed", 1e7, 100.0, "news.csv", both),
+            ("failed", 1e7, 1e5, "news.csv", ["vectors"]),
+            ("done", 0.0, 5.0, "news.csv", ["vectors"]),
+        ):
+            if status != "unknown":
+                states[A] = LongJobStatus(A, "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
+            path = self.make(files, A, age_s, name)
+            with files.new("bob", B):
+                assert sorted(entry.name for entry in path.glob("*")) == left, (status, age_s, ended_s, name)
 
     def test_old_folders_make_room_for_an_upload(self, files: UploadStore, states: States, settings: Settings) -> None:
         upload = self.make(files, A, 100.0) / "news.csv"

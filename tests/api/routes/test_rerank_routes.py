@@ -42,14 +42,12 @@ def errors_of(response: TestResponse, status: int, field: str) -> str:
 
 
 class TestTei:
-    @pytest.mark.parametrize("path", ["/", *PATHS])
-    def test_texts_come_best_first(self, api: FlaskClient, path: str) -> None:
-        response = api.post(path, json={"query": QUERY, "texts": TEXTS})
-        assert response.get_json() == [{"index": TEXTS.index(text), "score": score_of(text)} for text in RANKED]
-        assert response.headers["X-Tokens"] == response.headers["X-Compute-Tokens"] == "14"
-        assert response.headers["X-Compute-Characters"] == str(3 * len(QUERY) + sum(map(len, TEXTS)))
-
-    def test_raw_scores_and_texts_come_if_they_are_asked_for(self, api: FlaskClient) -> None:
+    def test_texts_come_best_first_and_with_raw_scores_and_texts_if_asked_for(self, api: FlaskClient) -> None:
+        for path in ("/", *PATHS):
+            response = api.post(path, json={"query": QUERY, "texts": TEXTS})
+            assert response.get_json() == [{"index": TEXTS.index(text), "score": score_of(text)} for text in RANKED]
+            assert response.headers["X-Tokens"] == response.headers["X-Compute-Tokens"] == "14"
+            assert response.headers["X-Compute-Characters"] == str(3 * len(QUERY) + sum(map(len, TEXTS)))
         asked = {"raw_scores": True, "return_text": True, "truncate": None, "truncation_direction": "left"}
         body = {"query": QUERY, "texts": TEXTS, "top_n": 2, "model": "any/name"}  # fields of LiteLLM and rerankers
         found = api.post("/rerank", json=body | asked).get_json()
@@ -196,19 +194,17 @@ def test_infinity_and_weaviate(api: FlaskClient, make_app: MakeApp) -> None:
     assert "documents is missing" in response.get_json()["error"]
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail", "error"}), ("/v2/rerank", {"message"})],
-)
-def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClient, path: str, fields: set[str]) -> None:
-    for body in (b'{"query": "a"}', b"{"):
-        assert api.post(path, data=body).get_json().keys() == fields
-    assert api.get(path).get_json().keys() == fields
+def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClient) -> None:
     both = {"query": QUERY, "texts": TEXTS}
-    found = api.post(path, json=both | {"documents": None}).get_json()
-    assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
-    assert 'unknown field "documents"' in api.post(path, json=both | {"documents": TEXTS}).get_json()["error"]
-    assert 'unknown field "texts"' in api.post(path, json=both | {"property": "a"}).get_json()["error"]
+    fields_of_errors = ({"error", "error_type"}, {"detail", "error"}, {"message"})
+    for path, fields in zip(PATHS, fields_of_errors, strict=True):
+        for body in (b'{"query": "a"}', b"{"):
+            assert api.post(path, data=body).get_json().keys() == fields
+        assert api.get(path).get_json().keys() == fields
+        found = api.post(path, json=both | {"documents": None}).get_json()
+        assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
+        assert 'unknown field "documents"' in api.post(path, json=both | {"documents": TEXTS}).get_json()["error"]
+        assert 'unknown field "texts"' in api.post(path, json=both | {"property": "a"}).get_json()["error"]
 
 
 def test_the_reranker_has_aliases_and_all_its_routes_are_described(

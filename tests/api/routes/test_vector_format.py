@@ -1,38 +1,33 @@
 """Formats of vectors over HTTP: media types, types of numbers, and the readers that the page shows."""
 
-import io
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import msgpack
 import numpy as np
-import pyarrow as pa
 import pytest
 from api_stub import MakeApp, StubWorker, error_of, multivector_of, sparse_of, vector_of
 from flask.testing import FlaskClient
 from http_servers import Listen
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from javascript import NODE, needs_node
 from numpy.typing import NDArray
 from page import read, table
-from safetensors.numpy import load
 from werkzeug.test import TestResponse
 
-from shoal_api.answers.vector_format import ARROW, FORMATS, JSON, NUMBER_TYPES, OFFERED, RAW, convert
+from shoal_api.answers.vector_format import FORMATS, JSON, NUMBER_TYPES, OFFERED, RAW, convert
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
+pytestmark = pytest.mark.usefixtures("stub")
 
 PAGE = "docs/http.md"
 TEXTS = ["a storm", "rain in the sea", ""]
 VECTORS = np.array([vector_of(text) for text in TEXTS])
 TOKENS = [4, 6, 2]
+MSGPACK = {"Accept": "application/msgpack"}
 
 
 def section(heading: str) -> str:
@@ -58,35 +53,9 @@ def read_raw(response: TestResponse) -> dict[str, NDArray[Any]]:
     return found | ({"offsets": numbers} if len(numbers) else {})
 
 
-def read_npy(response: TestResponse) -> dict[str, NDArray[Any]]:
-    file = io.BytesIO(response.get_data())
-    found = []
-    while file.tell() < len(file.getvalue()):
-        found.append(np.load(file, allow_pickle=False))
-    names = ["embeddings", *(["scales"] if len(found) > 1 and found[1].dtype == np.float32 else [])]
-    return dict(zip([*names, "offsets", "chunks"], found, strict=False))
-
-
-def read_arrow(response: TestResponse) -> dict[str, NDArray[Any]]:
-    rows = pa.ipc.open_stream(response.get_data()).read_all().combine_chunks()
-    found: dict[str, NDArray[Any]] = {}
-    for name in rows.column_names:
-        column = rows[name].chunk(0)
-        if pa.types.is_large_list(column.type):
-            found["offsets"] = column.offsets.to_numpy()
-            column = column.values
-        width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else None
-        flat = (column.flatten() if width else column).to_numpy()
-        found[name] = flat.reshape(-1, width) if width else flat
-    return found
-
-
 READERS: dict[str, Callable[[TestResponse], dict[str, NDArray[Any]]]] = {
     **dict.fromkeys((name for name in FORMATS if "msgpack" in name), read_msgpack),
-    "application/octet-stream": read_raw,
-    "application/x-npy": read_npy,
-    "application/x-safetensors": lambda response: load(response.get_data()),
-    ARROW: read_arrow,
+    RAW: read_raw,
 }
 
 
@@ -150,43 +119,43 @@ class TestFormats:
         place = api.post("/v1/jobs", json=asked | {"op": "embed"}).headers["Location"]
         result = api.get(f"{place}/result?wait=60").get_json()
         assert found | {"id": result["id"]} == result
-        as_bytes = api.post("/embed", json=asked | {"answer": "result"}, headers={"Accept": "application/msgpack"})
+        as_bytes = api.post("/embed", json=asked | {"answer": "result"}, headers=MSGPACK)
         assert msgpack.unpackb(as_bytes.get_data())["characters"] == found["characters"]
 
     def test_the_page_describes_all_formats_and_their_routes(self, api: FlaskClient) -> None:
-        described = set()
-        for path, methods in api.get("/openapi.json").get_json()["paths"].items():
-            for method, about in methods.items():
-                content = about["responses"].get("200", {}).get("content", {}).keys()
-                described |= {f"{method.upper()} {path}"} if content == {JSON, *FORMATS} else set()
+        described = {
+            f"{method.upper()} {path}"
+            for path, methods in api.get("/openapi.json").get_json()["paths"].items()
+            for method, about in methods.items()
+            if about["responses"].get("200", {}).get("content", {}).keys() == {JSON, *FORMATS}
+        }
         assert set(re.findall(r"`((?:GET|POST) /[^`?]*)`", section("Media types"))) == described
         assert set(re.findall(r"`(.+?)`", "".join(table(PAGE, "`Accept`")))) == {JSON, *FORMATS}
         assert {name.strip("`") for name in table(PAGE, "`output_dtype`")} == set(NUMBER_TYPES)
 
-    @pytest.mark.parametrize(("path", "name"), [("/embed", "inputs"), ("/v1/embeddings", "input")])
-    def test_an_error_varies_with_the_header_if_that_was_read(self, make_app: MakeApp, path: str, name: str) -> None:
+    def test_an_error_varies_with_the_header_if_that_was_read(self, make_app: MakeApp) -> None:
         api = make_app(cors_origins="https://a.example").test_client()
-        asked = {"Accept": "application/x-npy", "Origin": "https://a.example"}
-        assert api.post(path, json={name: []}, headers=asked).headers["Vary"] == "Origin, Accept"
-        assert api.post(path, json={name: 5}, headers=asked).headers["Vary"] == "Origin"
-        assert "Accept" not in api.get("/health", headers=asked).headers["Vary"]
+        asked = {"Accept": RAW, "Origin": "https://a.example"}
+        for path, name in (("/embed", "inputs"), ("/v1/embeddings", "input")):
+            assert api.post(path, json={name: []}, headers=asked).headers["Vary"] == "Origin, Accept"
+            assert api.post(path, json={name: 5}, headers=asked).headers["Vary"] == "Origin"
 
 
 def test_a_result_has_the_format_and_the_numbers_that_its_request_accepts(api: FlaskClient) -> None:
     place = api.post("/v1/jobs", json={"op": "embed", "inputs": TEXTS}).headers["Location"]
-    asked, scaled, npy = f"{place}/result?wait=60&output_dtype=int8", convert(VECTORS, "int8"), "application/x-npy"
-    same(read_npy(api.get(asked, headers={"Accept": npy})), scaled)
+    asked, scaled = f"{place}/result?wait=60&output_dtype=int8", convert(VECTORS, "int8")
+    same(read_raw(api.get(asked, headers={"Accept": RAW})), scaled)
     in_json = api.get(asked).get_json()
     assert in_json["embeddings"] == scaled["embeddings"].tolist()
     assert np.array_equal(np.array(in_json["scales"], np.float32), scaled["scales"])
     assert "scales" not in api.get(f"{place}/result").get_json()
-    in_msgpack = msgpack.unpackb(api.get(asked, headers={"Accept": "application/msgpack"}).get_data())
+    in_msgpack = msgpack.unpackb(api.get(asked, headers=MSGPACK).get_data())
     arrays = dict.fromkeys(("embeddings", "scales"))
     assert in_msgpack | arrays == in_json | arrays
     assert error_of(api.get("/v1/jobs/a/result?output_dtype=int4"), 422)[0] == "invalid_request"
     for job, status in (({"op": "search", "queries": "sea"}, 200), ({"op": "embed", "inputs": "fail"}, 500)):
         place = api.post("/v1/jobs", json=job).headers["Location"]
-        response = api.get(f"{place}/result?wait=60", headers={"Accept": npy})
+        response = api.get(f"{place}/result?wait=60", headers={"Accept": RAW})
         assert (response.status_code, response.content_type) == (status, JSON)  # searches and errors
 
 
@@ -199,10 +168,9 @@ ACCEPTED = {
     "*/*;q=x": JSON,
     ",,,": JSON,
     "*/*," + "a" * 996: JSON,
-    "APPLICATION/X-NPY": "application/x-npy",
     "application/json;q=0.2, application/msgpack;q=0.9, */*;q=0.1": "application/msgpack",
     "application/json;q=0, */*": "application/msgpack",
-    "application/octet-stream;version=1": RAW,
+    "APPLICATION/octet-stream;version=1": RAW,
 }
 NOT_ACCEPTED = ["text/html", "*/json", "application", "*/*;q=0", "a/b, application/json;q=0", "*/*," + "a" * 997]
 
@@ -224,73 +192,35 @@ class TestAccept:
         assert (response.status_code, response.get_json()["error"]["code"]) == (406, "not_acceptable")
         assert api.post("/embed_all", json={"inputs": "a"}, headers={"Accept": "a/b"}).get_json()["error_type"]
 
-    def test_arrow_is_offered_if_pyarrow_is_installed(self) -> None:
-        script = (
-            "import sys; sys.modules['pyarrow'] = None\n"
-            "from flask import Flask; from shoal.errors import NotAcceptable\n"
-            "from shoal_api.answers import vector_format as f\n"
-            "assert f.ARROW not in f.OFFERED\n"
-            "with Flask('a').test_request_context(headers={'Accept': f.ARROW}):\n"
-            "  try: f.accepted_type()\n"
-            "  except NotAcceptable as error: print(error)"
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        assert "with the extra arrow installed on the server" in done.stdout
-        assert ARROW in OFFERED
 
-
-class TestNumberTypes:
-    @given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 20)), elements=st.floats(width=32)))
-    def test_int8_is_within_half_a_scale(self, vectors: NDArray[np.float32]) -> None:
-        vectors = np.nan_to_num(vectors, posinf=1e30, neginf=-1e30).clip(-1e30, 1e30)
-        found = convert(vectors, "int8")
-        restored = found["embeddings"] * found["scales"].astype(np.float64)[:, None]
-        largest = np.abs(vectors).max(axis=1, initial=0)
-        assert found["embeddings"].dtype == np.int8
-        assert np.all(np.abs(restored - vectors) <= 0.51 * found["scales"][:, None] + 1e-40)
-        assert np.all((np.abs(found["embeddings"].astype(int)).max(axis=1) == 127) | (largest < 1e-37))
-
-    def test_edges_of_each_type(self) -> None:
-        least = np.finfo(np.float32).smallest_subnormal  # the scale is rounded
-        found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0]], np.float32), "int8")
-        assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0]]
-        assert found["scales"].tolist() == [0.0, least]
-        numbers = convert(np.array([[1e9, -1e9, 0.1]], np.float32), "float16")["embeddings"]
-        assert numbers.tolist() == [[65504.0, -65504.0, 0.0999755859375]]
-        vectors = np.array([[1, -1, 0, 0.5, -0.0, 1, 1, 1, 2]], np.float32)
-        assert convert(vectors, "ubinary")["embeddings"].tolist() == [[0b10010111, 0b10000000]]
-        assert convert(vectors, "binary")["embeddings"].tolist() == [[0b10010111 - 128, 0]]
-
-
-@pytest.fixture
-def url(make_app: MakeApp, listen: Listen) -> str:
-    """Return the URL of an application that listens on a port."""
-    return listen(make_app())
-
-
-def shown(language: str, url: str) -> str:
-    """Return the page's reader in a language, for a service at this URL."""
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```", section("Readers"), re.MULTILINE | re.DOTALL)
-    return str(code).replace("http://localhost:8080", url)
-
-
-EXAMPLE = np.array([vector_of("a text"), vector_of("another")])
-
-
-@pytest.mark.parametrize(("number_type", "precision"), [("float32", 1e-6), ("float16", 0.002), ("int8", 0.02)])
-def test_the_pages_reader_of_raw_bytes_restores_the_vectors(url: str, number_type: str, precision: float) -> None:
-    code, names = shown("python", url), dict[str, Any]()
-    assert len(code.splitlines()) <= 14
-    exec(code.replace('"int8"', f'"{number_type}"'), names)
-    assert np.allclose(names["vectors"], EXAMPLE, rtol=0, atol=precision)
+def test_edges_of_each_type_of_numbers() -> None:
+    least = np.finfo(np.float32).smallest_subnormal  # the scale is rounded
+    found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0], [254, -100, 1]], np.float32), "int8")
+    assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0], [127, -50, 0]]
+    assert found["scales"].tolist() == [0.0, least, 2.0]
+    numbers = convert(np.array([[1e9, -1e9, 0.1]], np.float32), "float16")["embeddings"]
+    assert numbers.tolist() == [[65504.0, -65504.0, 0.0999755859375]]
+    vectors = np.array([[1, -1, 0, 0.5, -0.0, 1, 1, 1, 2]], np.float32)
+    assert convert(vectors, "ubinary")["embeddings"].tolist() == [[0b10010111, 0b10000000]]
+    assert convert(vectors, "binary")["embeddings"].tolist() == [[0b10010111 - 128, 0]]
 
 
 @needs_node
-def test_the_pages_reader_in_javascript_restores_the_vectors(url: str) -> None:
-    script = shown("js", url) + "console.log(JSON.stringify(vectors.map(v => [...v])))"
-    command = [NODE, "--input-type=module", "-e", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
-    assert np.allclose(json.loads(done.stdout), EXAMPLE, rtol=0, atol=1e-6)
+def test_the_pages_readers_of_raw_bytes_restore_the_vectors(make_app: MakeApp, listen: Listen) -> None:
+    url, expected = listen(make_app()), [vector_of("a text"), vector_of("another")]
+
+    def shown(language: str) -> str:
+        (code,) = re.findall(rf"^```{language}\n(.*?)^```", section("Readers"), re.MULTILINE | re.DOTALL)
+        return str(code).replace("http://localhost:8080", url)
+
+    for number_type, precision in (("float32", 1e-6), ("float16", 0.002), ("int8", 0.02)):
+        names = dict[str, Any]()
+        exec(shown("python").replace('"int8"', f'"{number_type}"'), names)
+        assert np.allclose(names["vectors"], expected, rtol=0, atol=precision)
+    command = [NODE, "--input-type=module", "-e"]
+    script = shown("js") + "console.log(JSON.stringify(vectors.map(v => [...v])))"
+    done = subprocess.run([*command, script], capture_output=True, text=True, check=True, timeout=180)
+    assert np.allclose(json.loads(done.stdout), expected, rtol=0, atol=1e-6)
 
 
 SPARSE = [
@@ -300,10 +230,6 @@ SPARSE = [
 ]
 MULTIVECTOR = [multivector_of(text).astype(float).round(5).tolist() for text in TEXTS]
 EVERY = ["multivector", "vector", "sparse"]
-MSGPACK = {"Accept": "application/msgpack"}
-
-
-pytestmark = pytest.mark.usefixtures("stub")
 
 
 def rounded(vectors: list[Any]) -> list[Any]:
@@ -322,20 +248,21 @@ def check_packed(found: dict[str, Any]) -> None:
 
 
 def test_outputs_are_a_list_or_an_object_in_json_and_in_msgpack(api: FlaskClient) -> None:
-    assert api.post("/embed", json={"inputs": TEXTS, "output": "sparse"}).get_json() == SPARSE
-    found = api.post("/embed", json={"inputs": TEXTS, "output": "multivector"}).get_json()
-    assert rounded(found) == rounded(MULTIVECTOR)
-    found = api.post("/embed", json={"inputs": TEXTS, "output": EVERY, "dimensions": 2}).get_json()
+    def embedded(output: Any, **more: Any) -> Any:
+        return api.post("/embed", json={"inputs": TEXTS, "output": output, **more}).get_json()
+
+    assert embedded("sparse") == SPARSE
+    assert rounded(embedded("multivector")) == rounded(MULTIVECTOR)
+    found = embedded(EVERY, dimensions=2)
     assert list(found) == ["vector", "sparse", "multivector"]
     assert (np.shape(found["vector"]), found["sparse"]) == ((3, 2), SPARSE)
     assert rounded(found["multivector"]) == rounded(MULTIVECTOR)
-    found = api.post("/embed", json={"inputs": TEXTS, "output": ["vector"]}).get_json()
-    assert np.array_equal(np.array(found.pop("vector"), np.float32), [vector_of(text) for text in TEXTS])
-    assert found == {}
-    assert api.post("/embed", json={"inputs": TEXTS[0], "output": ["sparse"]}).get_json() == {"sparse": SPARSE[:1]}
+    found = embedded(["vector"])
+    assert np.array_equal(np.array(found.pop("vector"), np.float32), VECTORS)
+    assert (found, embedded(["sparse"])) == ({}, {"sparse": SPARSE})
     response = api.post("/embed", json={"inputs": TEXTS, "output": EVERY}, headers=MSGPACK)
     found = msgpack.unpackb(response.get_data())
-    assert (response.headers["Content-Type"], list(found)) == (MSGPACK["Accept"], ["vector", "sparse", "multivector"])
+    assert (response.content_type, list(found)) == (MSGPACK["Accept"], ["vector", "sparse", "multivector"])
     check_packed(found)
     assert found["vector"]["shape"] == [3, 4]
     response = api.post("/embed", json={"inputs": TEXTS, "output": "sparse"}, headers=MSGPACK)
@@ -353,17 +280,17 @@ def test_a_result_has_the_outputs_beside_its_cost(api: FlaskClient) -> None:
     check_packed(msgpack.unpackb(api.get(f"{place}/result?wait=60", headers=MSGPACK).get_data()))
     kind, message = error_of(api.get(f"{place}/result?wait=60&output_dtype=int8"), 422)
     assert (kind, 'output_dtype "int8" goes with output vector' in message) == ("invalid_request", True)
-    assert error_of(api.get(f"{place}/result?wait=60", headers={"Accept": "application/x-npy"}), 406)
+    assert error_of(api.get(f"{place}/result?wait=60", headers={"Accept": RAW}), 406)
 
 
 @pytest.mark.parametrize("output", ["sparse", "multivector", ["vector"]])
-def test_a_format_that_cannot_say_it_is_refused(api: FlaskClient, output: str | list[str]) -> None:
+def test_a_media_type_that_cannot_express_the_output_is_refused(api: FlaskClient, output: str | list[str]) -> None:
     asked = {"inputs": "a", "output": output}
-    for accept in ("application/x-npy", "text/html"):
+    for accept in (RAW, "text/html"):
         kind, message = error_of(api.post("/embed", json=asked, headers={"Accept": accept}), 406)
         words = "this answer comes as application/json, application/msgpack"
         assert (kind, words in message) == ("not_acceptable", True)
-    either = {"Accept": "application/x-npy, application/json;q=0.5"}
+    either = {"Accept": f"{RAW}, application/json;q=0.5"}
     assert api.post("/embed", json=asked, headers=either).headers["Content-Type"] == "application/json"
     assert error_of(api.post("/embed", json=asked | {"output_dtype": "binary"}), 422)[0] == "invalid_request"
 

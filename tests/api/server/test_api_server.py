@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -139,12 +137,7 @@ class TestSeveralProcesses:
         assert [embed(server) for _ in range(50)] == [True] * 50
         assert {num_counted(server) for _ in range(20)} == {before + 50}
         assert {scrape(server, "shoal_worker_jobs_total") for _ in range(20)} == {COUNTERS["jobs"]}
-        (folder / f"counter_{os.getpid()}.db").write_bytes(bytes(8))  # as if a dead process had this one's id
-        sizes = [sum(psutil.Process(pid).memory_info().rss for pid in pids) for _ in range(2)]
-        assert 0.8 * min(sizes) <= scrape(server, "process_resident_memory_bytes") <= 1.2 * max(sizes)
         assert scrape(server, "shoal_build_info") == 1
-        assert scrape(server, "process_start_time_seconds") < time.time() + 1  # the start of the first process
-        assert scrape(server, "process_max_fds") == psutil.Process(max(pids)).rlimit(psutil.RLIMIT_NOFILE)[0]
         assert server.process.terminate() == 0
         assert not folder.exists()
         assert not any(map(is_running, pids))

@@ -6,7 +6,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,17 +14,16 @@ from urllib.parse import unquote
 
 import flask
 import pytest
-from api_process import ApiProcess, StartApi, serving_api
+from api_process import ApiProcess, StartApi
 from api_stub import MakeApp, StubWorker, vector_of
 from awaiting import in_loop
-from conftest import PATIENCE_S, RedisServer, wait_until
+from conftest import PATIENCE_S, wait_until
 from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
 from werkzeug.test import EnvironBuilder
 
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_TRANSFERS
 from shoal_api.server import rsgi
-from shoal_api.server.async_flask import NUM_THREADS
 from shoal_api.server.rsgi import BlockingBody, RsgiServer
 
 pytest_plugins = ["api_fixtures"]
@@ -40,22 +38,6 @@ def send(server: ApiProcess, body: dict[str, Any]) -> socket.socket:
     data = json.dumps(body).encode()
     head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     return server.send_to_slow_reader(head.encode() + data)
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Return a file of keys, and the key in it."""
-    path = tmp_path_factory.mktemp("keys") / "keys"
-    return path, api_keys.add(path, "web", "user", "")
-
-
-@pytest.fixture(scope="module")
-def guarded(
-    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory, key: tuple[Path, str]
-) -> Iterator[ApiProcess]:
-    """Return a server that needs the key."""
-    with serving_api(redis_server, tmp_path_factory.mktemp("guarded"), api_keys_file=key[0]) as (api, _):
-        yield api
 
 
 @in_loop
@@ -78,11 +60,11 @@ async def test_a_body_that_trickles_is_late_and_not_waited_for_again() -> None:
     assert trickling.num_waits <= 3
 
 
-def test_no_other_header_passes_for_a_key_and_no_refused_body_is_kept(
-    guarded: ApiProcess, key: tuple[Path, str]
-) -> None:
+def test_no_other_header_passes_for_a_key_and_no_refused_body_is_kept(start_api: StartApi, tmp_path: Path) -> None:
+    key = api_keys.add(tmp_path / "keys", "web", "user", "")
+    guarded = start_api(api_keys_file=tmp_path / "keys")
     for name, status in (("X-API-Key", b"200"), ("X_API_Key", b"401")):
-        head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n{name}: {key[1]}\r\n\r\n"
+        head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n{name}: {key}\r\n\r\n"
         with closing(guarded.send(head.encode() + b'{"inputs": "a"}')) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 " + status)
     head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
@@ -144,22 +126,17 @@ def test_slow_uploads_delay_no_other_view(start_api: StartApi) -> None:
 EMBED, JOB = ("/embed", {"inputs": "a"}), ("/v1/jobs", {"op": "embed", "inputs": ["a"]})
 
 
-@pytest.mark.parametrize(
-    ("request_", "headers", "status"),
-    [
+def test_a_header_that_is_not_ascii_or_comes_twice_still_counts_as_sent(shared_api: ApiProcess) -> None:
+    for (path, body), headers, status in (
         (JOB, "Idempotency-Key: k\xfc", 422),
         (JOB, "Idempotency-Key: \xfc\r\nA: b\r\nA: c", 422),
         (EMBED, "Accept: application/msgpack\r\nAccept: text/csv;q=0.5", 200),
         (EMBED, "Accept: text/html\r\nAccept: text/csv;q=0.5", 406),
-    ],
-)
-def test_a_header_that_is_not_ascii_or_comes_twice_still_counts_as_sent(
-    shared_api: ApiProcess, request_: tuple[str, dict[str, Any]], headers: str, status: int
-) -> None:
-    path, body = request_[0], json.dumps(request_[1]).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{headers}\r\n\r\n"
-    with closing(shared_api.send(head.encode("latin-1") + body)) as connection:
-        assert connection.recv(65_536).startswith(f"HTTP/1.1 {status} ".encode())
+    ):
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n{headers}\r\n\r\n"
+        with closing(shared_api.send(head.encode("latin-1") + data)) as connection:
+            assert connection.recv(65_536).startswith(f"HTTP/1.1 {status} ".encode()), headers
 
 
 class Protocol:
@@ -240,12 +217,6 @@ def test_views_run_in_the_loop_or_in_threads_and_uploads_in_their_own(
     assert api.get("/blocks?name=a").text.startswith("a in shoal-view_")
     assert api.post("/v1/bulk?name=news.csv", data=b"text").text.startswith("news.csv in shoal-upload")
     assert api.post("/v1/bulk", json={"source": "news.csv"}).text.startswith("None in shoal-view")
-    all_read = threading.Barrier(NUM_THREADS)  # this number of bodies is read at the same time
-
-    async def read() -> list[int]:
-        return await asyncio.gather(*(asyncio.to_thread(all_read.wait, 60) for _ in range(NUM_THREADS)))
-
-    assert sorted(app.loop.run(read)) == list(range(NUM_THREADS))
 
 
 def test_a_request_whose_client_disconnects_counts_no_longer(make_app: MakeApp) -> None:

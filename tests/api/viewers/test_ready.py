@@ -1,7 +1,9 @@
 """The pool over HTTP: `/v1/pool` shows what a key may see, and `/ready` says whether requests will be answered."""
 
+from typing import Any
+
 import pytest
-from api_stub import INDEX, MakeApp, StubWorker, error_of
+from api_stub import COUNTERS, INDEX, MakeApp, StubWorker, error_of
 from blocking import Pool
 from conftest import RedisServer, wait_until
 from flask.testing import FlaskClient
@@ -9,48 +11,50 @@ from keys_file import KeysFile
 from long_job_callers import Rq
 from queues import Queue
 from test_dead_letters import bury
-from test_pool_meter import recent
 
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import LANE_KEYS, Keys
+from shoal.contract.replies import TIMINGS
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.settings import Settings
 from shoal_api.routes.pool import MAX_RECENT, MAX_SHOWN
-from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 
-@pytest.fixture
-def app(make_app: MakeApp) -> AsyncFlask:
-    """Return an application that measures the pool at every request."""
-    return quick(make_app())
+def recent(job_id: str, ended_at: float, **changes: Any) -> dict[str, Any]:
+    """Return a recent job."""
+    known = {"id": job_id, "op": "embed", "lane": "bulk", "client": "web", "num_texts": 2, "num_tokens": 9}
+    known |= {"num_cached": 1, "status": "done", "error": None, "ended_at": ended_at, "total_s": 0.5}
+    return known | {"timings": dict.fromkeys(TIMINGS, 0.1)} | changes
 
 
-def quick(app: AsyncFlask) -> AsyncFlask:
-    """Return the application, changed to measure the pool at every request."""
-    app.own.pool.every_s = 0.0
-    return app
-
-
-def test_the_present_state_of_the_pool_is_returned(app: AsyncFlask, queue: Queue, stub: StubWorker) -> None:
+def test_the_present_state_of_the_pool_is_returned(api: FlaskClient, queue: Queue, stub: StubWorker) -> None:
     stub.pause()
     bury(queue, Embed(["a secret text"]).pack(), reason="why")
     queue.put("bulk", [Embed(["secret storm", "rain"], reply_to="me")])
-    response = app.test_client().get("/v1/pool")
+    unknown = recent("2", 20.0, id=None, op=None, num_texts=None, error="expired")
+    stub.announce(recent=[recent("3", 30.0), recent("1", 10.0)], written_at=5.0)
+    stub.pool.announce("a", {"state": "stalled", "recent": [unknown]})
+    response = api.get("/v1/pool")
     assert "secret" not in response.text
     found = response.get_json()
     assert [(lane["lane"], lane["num_jobs"], lane["num_texts"]) for lane in found["lanes"]] == [
         ("interactive", 0, 0),
         ("bulk", 1, 2),
     ]
-    assert [(worker["id"], worker["state"], worker["model"]) for worker in found["workers"]] == [
-        ("stub", "ready", "stub")
+    other, worker = found["workers"]
+    assert (other["id"], other["state"], other["model"], other["counters"]) == ("a", "stalled", None, None)
+    assert (worker["id"], worker["state"], worker["model"]) == ("stub", "ready", "stub")
+    assert (worker["written_at"], worker["counters"], worker["memory_bytes"]) == (5.0, COUNTERS, 2**20)
+    assert (found["is_admin"], found["num_dead"]) == (True, 1)
+    assert found["recent"] == [
+        recent("3", 30.0, worker="stub"),
+        unknown | {"worker": "a"},
+        recent("1", 10.0, worker="stub"),
     ]
-    assert (found["is_admin"], found["num_dead"], found["rates"]["num_workers"]) == (True, 1, 1)
-    assert [(letter["reason"], letter["worker"]) for letter in found["dead"]] == [("why", "w1")]
-    assert (found["long_jobs"], found["recent"]) == ([], [])
+    assert (found["long_jobs"], found["api_cache_hits"]) == ([], 0)
 
 
 def test_a_user_sees_its_own_jobs_alone(
@@ -65,36 +69,19 @@ def test_a_user_sees_its_own_jobs_alone(
     for n in range(MAX_RECENT // 8 + 1):
         stub.pool.announce(f"w{n}", {"recent": [recent(f"{n}-{k}", 8.0 + n, client="other") for k in range(8)]})
     stub.announce(recent=[recent("own", 1.0, client="user")])
-    app = quick(make_app(api_keys_file=str(keys_file.path)))
+    app = make_app(api_keys_file=str(keys_file.path))
     own = app.test_client().get("/v1/pool", headers=keys_file.user).get_json()
     assert [job["id"] for job in own["long_jobs"]] == [own_job]
     assert [job["id"] for job in own["recent"]] == ["own"]
-    assert (own["is_admin"], own["dead"], own["num_dead"]) == (False, None, 1)
+    assert (own["is_admin"], own["num_dead"]) == (False, 1)
     assert app.test_client().get("/v1/pool").status_code == 401
     everything = app.test_client().get("/v1/pool", headers=keys_file.admin).get_json()
-    assert (everything["is_admin"], len(everything["dead"])) == (True, 1)
+    assert everything["is_admin"]
     assert (len(everything["long_jobs"]), len(everything["recent"])) == (MAX_SHOWN, MAX_RECENT)
 
 
-def test_viewers_share_a_measurement_and_rates_begin_anew_without_them(
-    make_app: MakeApp, queue: Queue, app: AsyncFlask, stub: StubWorker
-) -> None:
-    api = make_app().test_client()
-    before = api.get("/v1/pool").get_json()
-    queue.put("bulk", [Embed(["storm"], reply_to="me")])
-    assert api.get("/v1/pool").get_json()["lanes"] == before["lanes"]
-    assert before["every_s"] == 2.0
-    stub.pause()
-    for n in range(2):
-        stub.announce(written_at=1_000.0 + 5 * n, counters={"jobs": 10 * n})
-        found = app.test_client().get("/v1/pool").get_json()
-    assert found["rates"]["jobs_per_s"] == 2.0
-    stub.announce(written_at=1_015.5, counters={"jobs": 100})
-    assert app.test_client().get("/v1/pool").get_json()["rates"]["jobs_per_s"] is None
-
-
 def test_without_redis_it_is_not_ready_but_healthy_and_then_goes_on(make_app: MakeApp, own_redis: RedisServer) -> None:
-    api = quick(make_app(redis_url=own_redis.url)).test_client()
+    api = make_app(redis_url=own_redis.url).test_client()
     assert api.get("/v1/pool").status_code == 200
     own_redis.stop()
     assert error_of(api.get("/v1/pool"), 503)[0] == "unavailable"

@@ -9,13 +9,14 @@ import { STEPS } from "./timing.js";
 export function poolCharts(samples, everyS, keptS) {
   const frame = { times: samples.map(({ time }) => time), everyS, keptS };
   const rate = (label, name) => [label, samples.map(({ rates }) => rates[name])];
+  const step = (name) => [name, samples.map(({ rates }) => rates.steps[name])];
   const ofLanes = (field) => ["interactive", "bulk"].map((name) => [name, samples.map(({ lanes }) => lanes.find(({ lane }) => lane === name)[field])]);
-  const texts = [rate("computed", "computed_texts_per_s"), rate("from the cache", "cached_texts_per_s")];
+  const texts = [rate("computed", "computed"), rate("from the cache", "cached")];
   return html`
     <div class="charts">
       ${chart("Texts a second", amount, texts, frame)}
-      ${chart("Wait in the lane, 95 % of jobs", duration, ofLanes("wait_p95_s"), frame)}
-      ${chart("Time of a job, on average", duration, STEPS.map((step) => rate(step, `${step}_s`)), frame)}
+      ${chart("Age of the oldest job", duration, ofLanes("oldest_age_s"), frame)}
+      ${chart("Time of a job, on average", duration, STEPS.map(step), frame)}
       ${chart("Unanswered jobs", amount, ofLanes("num_jobs"), frame)}
     </div>
   `;

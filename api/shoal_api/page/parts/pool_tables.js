@@ -12,20 +12,17 @@ export function laneTable(lanes) {
     ["Jobs", (lane) => amount(lane.num_jobs), "number"],
     ["Texts", (lane) => amount(lane.num_texts), "number"],
     ["Oldest", (lane) => duration(lane.num_jobs ? lane.oldest_age_s : null), "number"],
-    ["Wait, half", (lane) => duration(lane.wait_p50_s), "number"],
-    ["Wait, 95 %", (lane) => duration(lane.wait_p95_s), "number"],
   ];
-  return section("Lanes", "Waits of the last ten seconds.", table(columns, lanes, "Lanes"));
+  return section("Lanes", "", table(columns, lanes, "Lanes"));
 }
 
-/** Draw the workers; `now` is in Unix seconds. */
-export function workerTable(workers, now) {
+/** Draw the workers with their rates by id; `now` is in Unix seconds. */
+export function workerTable(workers, rates, now) {
   const columns = [
     ["Worker", ({ state, id }) => html`${stateOf(state)} <span class="name">${id}</span>`],
     ["Model", model],
-    ["Texts a second", workerRate, "number"],
-    ["Busy", ({ busy }) => share(busy), "number"],
-    ["Batch fill", (worker) => share(worker.batch_fill), "number"],
+    ["Texts a second", (worker) => workerRate(worker, rates[worker.id]), "number"],
+    ["Busy", ({ id }) => share(rates[id]?.busy), "number"],
     ["Memory", (worker) => size(worker.memory_bytes), "number"],
     ["Heartbeat", ({ written_at }) => ago(written_at, now), "number"],
   ];
@@ -41,8 +38,8 @@ function model({ model, engine, precision, threads }) {
   return html`<span class="name">${model ?? "–"}</span> <span class="hint">${run}</span>`;
 }
 
-function workerRate({ computed_texts_per_s: rate, texts_per_s: most }) {
-  return html`${amount(rate)} ${rate !== null && most > 0 ? html`<span class="hint">of ${amount(most)} when busy</span>` : ""}`;
+function workerRate({ texts_per_s: most }, rates) {
+  return html`${amount(rates?.computed)} ${rates && most > 0 ? html`<span class="hint">of ${amount(most)} when busy</span>` : ""}`;
 }
 
 function share(value) {

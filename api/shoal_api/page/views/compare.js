@@ -128,7 +128,7 @@ async function tokensOf(inputs, signal) {
 export function view(state) {
   return html`
     <div class="compare" aria-busy=${isPending}>
-      <h1>What the model makes of your texts</h1>
+      <h1>Your texts as the model sees them</h1>
       <div class="columns">
         <div class="given">${editor(state)}</div>
         <div class="made">${error ? notice(error, submit) : found ? comparison() : ""}</div>

@@ -1,34 +1,35 @@
-// Pool: the lanes and the workers, live, with the jobs that were answered and the dead letters.
+// Pool: the lanes and the workers, live, with the jobs that were answered and long jobs.
 
 import { html } from "../vendor/lit-html.js";
-import { DeadLetters } from "../parts/dead_letters.js";
+import { Meter } from "../parts/meter.js";
 import { notice } from "../parts/notice.js";
 import { poolCharts } from "../parts/pool_charts.js";
 import { laneTable, longJobTable, recentTable, workerTable } from "../parts/pool_tables.js";
 import { amount, clock, duration, percent } from "../parts/quantity.js";
 import { answersJobs } from "../parts/service.js";
+import { section } from "../parts/table.js";
 
 export const title = "Pool";
 
 /** Time that the charts show, in seconds. */
 const KEPT_S = 600;
 
-/** Pause before the pool is read again after a failure. */
-const AGAIN_MS = 1500;
+/** Pause before the pool is read again. */
+const EVERY_S = 2;
 
 let context = null;
-let letters = null;
 let stop = null;
 let pool = null;
 let error = null;
 
-/** The answers since the page was opened, the oldest first. */
+const meter = new Meter();
+
+/** The times, rates and lanes since the page was opened, the oldest first. */
 let samples = [];
 
 /** Read the pool again and again. */
 export function enter(given) {
   context = given;
-  letters ??= new DeadLetters(given.api, given.render);
   leave();
   stop = new AbortController();
   follow(stop.signal);
@@ -51,13 +52,15 @@ async function follow(signal) {
       if (error.status === 401 || error.status === 403) leave(); // until there is another key
     }
     context.render();
-    await new Promise((resume) => setTimeout(resume, error ? AGAIN_MS : 1000 * pool.every_s));
+    await new Promise((resume) => setTimeout(resume, 1000 * EVERY_S));
   }
 }
 
 /** Keep a sample. Earlier samples with later times are dropped: the clock was set back. */
 function keep(found) {
-  const { time, rates, lanes } = (pool = found);
+  const { time, lanes } = found;
+  const rates = meter.measure(found);
+  pool = { ...found, rates };
   samples = [...samples.filter((before) => before.time > time - KEPT_S && before.time < time), { time, rates, lanes }];
 }
 
@@ -81,27 +84,27 @@ function trouble() {
 }
 
 function content() {
-  const { lanes, workers, num_dead: numDead, recent, dead, long_jobs: longJobs, time, every_s: everyS } = pool;
+  const { lanes, workers, num_dead: numDead, recent, long_jobs: longJobs, time, rates } = pool;
   return html`
     ${numbers()}
-    ${poolCharts(samples, everyS, KEPT_S)}
+    ${poolCharts(samples, EVERY_S, KEPT_S)}
     ${laneTable(lanes)}
-    ${workers.length ? workerTable(workers, time) : ""}
+    ${workers.length ? workerTable(workers, rates.ofWorker, time) : ""}
     ${longJobTable(longJobs, time)}
     ${recentTable(recent, time, pool.is_admin)}
-    ${letters.view(dead, numDead, time)}
+    ${numDead ? section("Dead letters", "", html`<p class="hint">There are ${numDead}. <code>shoal dead list</code> shows them.</p>`) : ""}
   `;
 }
 
 /** Draw the most important numbers. */
 function numbers() {
-  const { rates, workers, lanes, num_dead: numDead } = pool;
-  const [numReady, numWorkers] = [workers.filter(answersJobs).length, rates.num_workers];
+  const { rates, workers, num_dead: numDead } = pool;
+  const [numReady, numWorkers] = [workers.filter(answersJobs).length, workers.length];
   const found = [
-    ["jobs a second", amount(rates.jobs_per_s)],
-    ["texts a second", amount(rates.computed_texts_per_s === null ? null : rates.computed_texts_per_s + rates.cached_texts_per_s)],
-    ["wait, 95 % of interactive jobs", duration(lanes[0]?.wait_p95_s)],
-    ["of texts from the cache", percent(rates.cache_hit_rate)],
+    ["jobs a second", amount(rates.jobs)],
+    ["texts a second", amount(rates.computed === null ? null : rates.computed + rates.cached)],
+    ["mean wait of a job in its lane", duration(rates.steps.queue)],
+    ["of texts from the cache", percent(rates.hits)],
     ["of the engines' time used", percent(rates.busy)],
     [numWorkers > 1 ? `of ${numWorkers} workers ready` : "worker ready", amount(numReady), numReady < Math.max(1, numWorkers)],
     [numDead === 1 ? "dead letter" : "dead letters", amount(numDead), numDead > 0],

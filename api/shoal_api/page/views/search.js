@@ -13,9 +13,6 @@ import { timingBar, timingOf } from "../parts/timing.js";
 
 export const title = "Search";
 
-/** Time after which a change by typing or sliding is settled, so that the next change gets an entry of its own in the browser's history. */
-const SETTLED_MS = 2000;
-
 let context = { state: {} };
 let ask = asking.NOTHING;
 let found = null;
@@ -24,7 +21,6 @@ let error = null;
 let isPending = false;
 let isAsideOpen = false;
 let timer = 0;
-let settling = { control: "", until: 0 };
 let request = new AbortController();
 const open = new Set();
 const wordless = new Set(); // indexes whose words an earlier release built
@@ -36,7 +32,7 @@ export function enter(given) {
   context = given;
   document.addEventListener("keydown", onKey);
   const { params } = context.state;
-  if (params) [ask, settling] = [asking.askOf(params), { control: "", until: 0 }];
+  if (params) ask = asking.askOf(params);
   if (error || found?.asked !== ask) submit();
   if (params && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
 }
@@ -73,18 +69,16 @@ function kinds() {
 function change(changes, delayMs = 0) {
   ask = { ...ask, ...changes };
   clearTimeout(timer);
-  if (!delayMs) return submitNoted("");
-  timer = setTimeout(submitNoted, delayMs, Object.keys(changes)[0]);
+  if (!delayMs) return submitNoted(false);
+  timer = setTimeout(submitNoted, delayMs, true);
   context.render();
 }
 
-/** Ask, with the question in the address: in a new entry of the history, or, while a `control` is typed into or slid, in its last entry. */
-function submitNoted(control) {
+/** Ask, with the question in the address: in a new entry of the history, or, if the user types or slides, in place of the last query. */
+function submitNoted(isTyped) {
   const query = asking.paramsOf(ask).toString();
   const hash = query ? `#search?${query}` : "#search";
-  const goesOn = control && control === settling.control && performance.now() < settling.until;
-  settling = { control, until: performance.now() + SETTLED_MS };
-  if (hash !== (location.hash || "#search")) history[goesOn ? "replaceState" : "pushState"](null, "", hash);
+  if (hash !== (location.hash || "#search")) history[isTyped && location.hash.includes("query=") ? "replaceState" : "pushState"](null, "", hash);
   return submit();
 }
 

@@ -1,17 +1,40 @@
-"""The metrics of workers, made from their heartbeats and written in Prometheus's text format.
+"""The metrics of a pool: of Redis, lanes, results, dead letters and workers, written in Prometheus's text format.
 
 prometheus_client needs 11 µs to write a line. Hundreds of workers have tens of thousands of lines, and no other thread
 of the process could run meanwhile. So this module writes the lines itself.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
+from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.pool import ANSWERING
+from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 #: Heartbeats by the ids of the workers.
 Heartbeats = Mapping[str, Mapping[str, Any]]
+
+#: The lines of Redis's INFO with the memory in use and its limit.
+_MEMORY = re.compile(rb"^(used_memory|maxmemory):(\d+)", re.MULTILINE)
+
+#: Gauges of a lane: the metric's name, its help, and the function that returns its value.
+_LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ...] = (
+    ("shoal_lane_jobs", "Unanswered jobs in the lane.", lambda load, _: load.num_jobs),
+    ("shoal_lane_texts", "Texts of the unanswered jobs.", lambda load, _: load.num_texts),
+    ("shoal_lane_bytes", "Size of the unanswered jobs, in bytes.", lambda load, _: load.num_bytes),
+    (
+        "shoal_lane_fill_ratio",
+        "Largest of three shares: the lane's jobs, texts and bytes, each divided by its limit.",
+        lambda load, limits: load.fill(limits),
+    ),
+    (
+        "shoal_lane_oldest_job_age_seconds",
+        "Time since the oldest unanswered job was put.",
+        lambda load, _: load.oldest_age_s,
+    ),
+)
 
 #: The counters of a worker: the name in its heartbeat, the metric and its help.
 _COUNTERS = (
@@ -59,18 +82,38 @@ _WAITS = (
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-def render(workers: Heartbeats) -> str:
-    """Return the metrics in Prometheus's text format."""
-    named = {_label("worker", worker_id): about for worker_id, about in workers.items()}
-    return "\n".join([*_states(named), *_numbers(named), *_histograms(named), ""])
+def render(pool: PoolSnapshot | None, memory: bytes | None) -> str:
+    """Return the metrics of a pool and of Redis's memory; without a pool, only `shoal_redis_up`."""
+    lines = [*_gauge("shoal_redis_up", "1 if Redis answers, else 0.", pool is not None)]
+    if pool is not None:
+        named = {_label("worker", worker_id): about for worker_id, about in pool.workers.items()}
+        lines += [*_redis(pool, memory), *_states(named), *_numbers(named), *_histograms(named)]
+    return "\n".join([*lines, ""])
+
+
+def _redis(pool: PoolSnapshot, memory: bytes | None) -> Iterator[str]:
+    if memory is not None:
+        found = dict(_MEMORY.findall(memory))
+        yield from _gauge("shoal_redis_memory_bytes", "Memory that Redis has in use.", int(found[b"used_memory"]))
+        meaning = "Memory that Redis may use; 0: no limit is set."
+        yield from _gauge("shoal_redis_max_memory_bytes", meaning, int(found[b"maxmemory"]))
+    for name, meaning, value_of in _LANE_GAUGES:
+        yield from _head(name, "gauge", meaning)
+        for lane, load in pool.loads.items():
+            yield f'{name}{{lane="{lane}"}} {float(value_of(load, pool.limits))}'
+    unread, most = pool.unread, pool.limits.max_unread_bytes
+    yield from _gauge("shoal_unread_results", "Results that were not read.", unread.num_results)
+    meaning = "Size of unread results and idempotency keys, with their keys in Redis, in bytes."
+    yield from _gauge("shoal_unread_result_bytes", meaning, unread.num_bytes)
+    meaning = "Size of unread results and idempotency keys, as a share of its limit."
+    yield from _gauge("shoal_unread_result_fill_ratio", meaning, unread.num_bytes / most)
+    yield from _gauge("shoal_dead_letters", "Dead letters: jobs that could not be answered.", pool.num_dead)
 
 
 def _states(workers: Heartbeats) -> Iterator[str]:
     ready = sum(about.get("state") in ANSWERING for about in workers.values())
-    yield from _head("shoal_workers_alive", "gauge", "Workers with a heartbeat.")
-    yield f"shoal_workers_alive {len(workers)}"
-    yield from _head("shoal_workers_ready", "gauge", "Workers that take jobs.")
-    yield f"shoal_workers_ready {ready}"
+    yield from _gauge("shoal_workers_alive", "Workers with a heartbeat.", len(workers))
+    yield from _gauge("shoal_workers_ready", "Workers that take jobs.", ready)
     yield from _head("shoal_worker_engine_info", "gauge", "Engine and precision of the worker, as labels.")
     for worker, about in workers.items():
         labels = ",".join(_label(name, str(about.get(name))) for name in ("engine", "precision"))
@@ -111,6 +154,11 @@ def _samples(name: str, labels: str, histogram: Mapping[str, Any]) -> Iterator[s
         yield f'{name}_bucket{{{labels},le="{limit}"}} {count:d}'
     yield f"{name}_count{{{labels}}} {counts[-1]:d}"
     yield f"{name}_sum{{{labels}}} {float(histogram['sum'])}"
+
+
+def _gauge(name: str, meaning: str, number: float) -> Iterator[str]:
+    yield from _head(name, "gauge", meaning)
+    yield f"{name} {float(number)}"
 
 
 def _head(name: str, kind: str, meaning: str) -> Iterator[str]:
