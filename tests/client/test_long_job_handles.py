@@ -90,7 +90,7 @@ def test_a_long_job_over_redis_needs_a_file(client: Client, monkeypatch: pytest.
     wrong: Any = [{"id": "1", "text": "storm"}]
     unknown: Any = {"colour": "blue"}
     for submit in (client.index("news").build, partial(client.bulk, out=tmp_path)):
-        with pytest.raises(InvalidRequest, match="source has texts: write them into a file"):
+        with pytest.raises(InvalidRequest, match="the source is no path: write texts into a file"):
             submit(wrong)
         with pytest.raises(InvalidRequest, match='option "colour"'):
             submit("news.csv", **unknown)
@@ -165,15 +165,6 @@ class TestOverHttp:
         assert "Transfer-Encoding" not in headers
         assert len({sent["Idempotency-Key"] for _, sent in canned.requests}) == 1
 
-    def test_texts_are_uploaded_as_a_file(self, http: HttpClient, canned: CannedServer) -> None:
-        canned.answers = [answer(id=ID, status="queued")]
-        given: list[Any] = ["storm", {"id": "7", "text": "rain"}, 7, {"text": {1}}]
-        http.bulk(iter(given[:2]))
-        assert canned.bodies[0][1].splitlines() == [b'{"text": "storm"}', b'{"id": "7", "text": "rain"}']
-        for wrong in given[2:]:
-            with pytest.raises(InvalidRequest, match="text 1 is "):
-                http.bulk([given[0], wrong])
-
     def test_a_file_of_the_server_is_named(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
         http.index("news").build(ServerFile("news.jsonl"), webhook="https://example.org/done", idempotency_key="once")
@@ -184,24 +175,23 @@ class TestOverHttp:
         (path, headers), *_ = canned.requests
         assert (path, headers["Idempotency-Key"]) == ("/v1/indexes/news/builds", "once")
 
-    @pytest.mark.parametrize("key", ["schlüssel", " a", "a ", "a\nb", "", "x" * 256])
-    def test_a_key_that_no_header_can_hold_is_refused(self, http: HttpClient, key: str) -> None:
-        for submit in (partial(http.bulk, ServerFile("news.csv")), partial(http.submit, "embed", "storm")):
-            with pytest.raises(InvalidRequest, match="the idempotency key is"):
-                submit(idempotency_key=key)
-
-    @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "\ud800"])
-    def test_a_name_that_leads_elsewhere_is_no_index(self, http: HttpClient, name: str) -> None:
-        with pytest.raises(InvalidRequest, match=r"the index is .*: it takes 1 to 128 letters"):
-            http.index(name).versions()
-
-    def test_a_missing_file_and_an_option_that_is_not_utf8_are_refused(self, http: HttpClient, tmp_path: Path) -> None:
+    def test_names_and_keys_that_cannot_be_sent_are_refused(self, http: HttpClient, tmp_path: Path) -> None:
+        for key in ("schlüssel", " a", "a ", "a\nb", "", "x" * 256):
+            for submit in (partial(http.bulk, ServerFile("news.csv")), partial(http.submit, "embed", "storm")):
+                with pytest.raises(InvalidRequest, match="the idempotency key is"):
+                    submit(idempotency_key=key)
+        for name in ("", ".", "..", "a/b", "\ud800"):
+            with pytest.raises(InvalidRequest, match=r"the index is .*: it takes 1 to 128 letters"):
+                http.index(name).versions()
         with pytest.raises(InvalidRequest, match="there is no file"):
             http.bulk(tmp_path / "none.csv")
         with pytest.raises(InvalidRequest, match="not UTF-8: rename it"):
             http.bulk(tmp_path / "\udcff.csv")
         with pytest.raises(InvalidText, match="lone surrogate"):
-            http.bulk(["storm"], text_column="\ud800")
+            http.bulk("news.csv", text_column="\ud800")
+        for job_id in ("../info", "a/b"):
+            with pytest.raises(UnknownJob):
+                http.long_job(job_id).status()
 
     def test_all_fields_of_a_state_are_read(self, http: HttpClient, canned: CannedServer) -> None:
         running = status("running", progress=TaskProgress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)
@@ -226,8 +216,6 @@ class TestOverHttp:
             canned.answers = [answer(**values)]
             with pytest.raises(error):
                 http.long_job(ID).status()
-        with pytest.raises(UnknownJob):
-            http.long_job("../info").status()
 
     def test_the_versions_of_an_index_are_changed(self, http: HttpClient, canned: CannedServer) -> None:
         versions = [{"version": "2026-1", "is_current": True}]
@@ -246,14 +234,8 @@ class TestOverHttp:
     def test_a_slow_change_of_versions_is_waited_for(self, http: HttpClient, canned: CannedServer) -> None:
         versions = [{"version": "2026-1", "is_current": True}]
         done = status("done", result={"name": "news", "versions": versions})
-        lost = Canned(0)
-        running = answer(**status("running").to_map())
-        canned.answers = [
-            lost,
-            Canned(202, *answer(id=ID, status="running", note=None)[1:]),
-            running,
-            answer(**done.to_map()),
-        ]
+        accepted = Canned(202, *answer(id=ID, status="running", note=None)[1:])
+        canned.answers = [Canned(0), accepted, answer(**status("running").to_map()), answer(**done.to_map())]
         assert http.index("news").rollback() == versions
         first, again = (headers["Idempotency-Key"] for path, headers in canned.requests if path.endswith("rollback"))
         assert first == again  # both requests have one key, so the index goes back once
@@ -265,42 +247,37 @@ class TestOverHttp:
             http.index("news").publish("2026-1")
         assert asked(canned)[1] == ("POST", f"/v1/jobs/{ID}/cancel")
 
-    def test_a_result_is_downloaded(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
+    def test_a_result_is_downloaded_and_an_interrupted_download_is_continued(
+        self, http: HttpClient, canned: CannedServer, tmp_path: Path
+    ) -> None:
         parts = {"part-00000.npy": b"vectors" * 50_000, "part-00000.ids.jsonl": b'"1"\n'}
         broken = Canned(200, b"the first 30 bytes of something", {"Content-Length": "31000000"})
         first, second = files(*parts.values())
         canned.answers = [*files(result(parts)), first, broken, second, DONE]
         folder = http.long_job(ID).save(tmp_path / "vectors")
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == parts | {"manifest.json": result(parts)}
-
-    def test_an_interrupted_download_is_continued(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
-        parts = {"part-00000.npy": b"first", "part-00001.npy": b"second"}
-        (tmp_path / "part-00000.npy").write_bytes(b"first")
-        (tmp_path / "part-00001.npy").write_bytes(b"damaged")
+        wanted = parts | {"manifest.json": result(parts)}
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
+        (folder / "part-00000.ids.jsonl").write_bytes(b"damaged")
+        canned.requests.clear()
         bad = answer(**status("done", progress=TaskProgress(num_bad=1)).to_map())
-        canned.answers = [*files(result(parts), b"second"), bad, *files(b"{}\n")]
-        http.long_job(ID).save(tmp_path)
-        assert [path.rpartition("/")[2] for path, _ in canned.requests] == [
-            "manifest.json",
-            "part-00001.npy",
-            ID,
-            "bad-rows.jsonl",
-        ]
-        assert (tmp_path / "bad-rows.jsonl").read_bytes() == b"{}\n"
+        canned.answers = [*files(result(parts)), second, bad, *files(b"{}\n")]
+        http.long_job(ID).save(folder)
+        names = ["manifest.json", "part-00000.ids.jsonl", ID, "bad-rows.jsonl"]
+        assert [path.rpartition("/")[2] for path, _ in canned.requests] == names
+        wanted["bad-rows.jsonl"] = b"{}\n"
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
 
-    def test_a_file_with_another_checksum_is_not_kept(
+    def test_a_file_or_a_manifest_that_is_wrong_is_not_kept(
         self, http: HttpClient, canned: CannedServer, tmp_path: Path
     ) -> None:
         canned.answers = [*files(result({"part-00000.npy": b"first"}), b"other")]
         with pytest.raises(FileError, match=r"part-00000\.npy of job .* another checksum"):
             http.long_job(ID).save(tmp_path)
-        assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
-
-    def test_a_wrong_manifest_is_refused(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
         for manifest in (b"{}", b"nothing", result({"../outside": b""}), result({".hidden": b""})):
             canned.answers = [*files(manifest)]
             with pytest.raises(MalformedJob, match="manifest"):
-                http.long_job(ID).save(tmp_path / "vectors")
+                http.long_job(ID).save(tmp_path)
+        assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
 
 
 def test_long_jobs_over_a_running_api(listen: Listen, make_app: MakeApp, client: Client, tmp_path: Path) -> None:
@@ -314,7 +291,7 @@ def test_long_jobs_over_a_running_api(listen: Listen, make_app: MakeApp, client:
         with pytest.raises(PathNotAllowed):
             http.bulk(ServerFile("../news.csv"))
         kinds = ["year=number", "topic=keyword"]
-        build = http.index("news").build([{"id": "1", "text": "storm"}], publish=False, field_kinds=kinds)
+        build = http.index("news").build(tmp_path / "news.csv", publish=False, field_kinds=kinds)
         arguments = client.long_jobs.status(build.id).arguments
         assert [arguments[name] for name in ("name", "publish", "field_kinds")] == ["news", False, kinds]
         handle = http.job(build.id)

@@ -94,7 +94,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
     about twice a second during a wait. If `report` raises an error, the run ends, and the finished parts stay. Raises
     Unavailable if Redis does not answer at the start; InvalidRequest or ModelMismatch if the source, an argument or the
     model differs from the earlier run; NotReady while workers make different vectors; BadDocument if no row can be
-    embedded; FolderBusy; and DiskFull.
+    embedded; FolderBusy; and OSError.
     """
     if request.format == "parquet":
         load_pyarrow()

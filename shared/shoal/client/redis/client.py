@@ -10,7 +10,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
 from shoal.changes.change import MAX_CHANGES
-from shoal.client.job_source import File, Item, ServerFile, place_of
+from shoal.client.job_source import File, place_of
 from shoal.client.long_job_handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.parts import MAX_WINDOW, batches
 from shoal.client.questions import Questions, options_of
@@ -20,7 +20,7 @@ from shoal.client.redis.session import EmbedStream
 from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, NotReady
+from shoal.errors import NotReady
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.pool import Pool
 from shoal.records.given_document import Given
@@ -117,8 +117,8 @@ class Client(Questions):
         finally:
             thread.post(stream.close)  # `post` does not wait, as the garbage collector may run this in any thread
 
-    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
-        return self.run(lambda own: own.put(job, lane, client, idempotency_key))
+    def put(self, job: Job, lane: str = "interactive", idempotency_key: str | None = None) -> str:
+        return self.run(lambda own: own.put(job, lane, idempotency_key))
 
     def bulk(
         self,
@@ -137,7 +137,7 @@ class Client(Questions):
         The runner reads and writes below its roots.
         """
         options_of(options)
-        arguments: dict[str, Any] = {"source": source_of(source), "out": place_of(out), "options": options}
+        arguments: dict[str, Any] = {"source": place_of(source), "out": place_of(out), "options": options}
         arguments |= {"text_column": text_column, "id_column": id_column, "format": format}
         job_id = self.long_jobs.submit("embed_file", arguments, webhook=webhook, idempotency_key=idempotency_key)
         return self.long_job(job_id)
@@ -195,9 +195,9 @@ class RedisIndexHandle(IndexHandle):
         found = list(islice(ids, MAX_CHANGES + 1))
         return self.client.run(lambda client: client.index(self.name).delete(found))
 
-    def _build(self, source: File | Iterable[Item], options: dict[str, Any]) -> str:
+    def _build(self, source: File, options: dict[str, Any]) -> str:
         once = {key: options.pop(key, None) for key in ("webhook", "idempotency_key")}
-        arguments = {"name": self.name, "source": source_of(source), **options}
+        arguments = {"name": self.name, "source": place_of(source), **options}
         return self.client.long_jobs.submit("build_index", arguments, **once)
 
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
@@ -207,10 +207,3 @@ class RedisIndexHandle(IndexHandle):
         job_id = jobs.submit("manage_index", {"name": self.name, "action": action, "version": version})
         versions: list[dict[str, Any]] = LongHandle(jobs, job_id).wait(CHANGE_TIMEOUT_S)["versions"]
         return versions
-
-
-def source_of(source: File | Iterable[Item]) -> str:
-    """Return the path of a source that a runner reads. Raises InvalidRequest for texts."""
-    if not isinstance(source, str | PathLike | ServerFile):
-        raise InvalidRequest("source has texts: write them into a file below the runner's roots, and name that")
-    return place_of(source)
