@@ -37,10 +37,9 @@ class Questions(Closing):
     def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
-        With `output="tokens"`, return a list with a `[tokens, dimension]` array for each text. With `output="chunks"`,
-        return a list with a list of `Chunk` for each text, with "sparse" a `SparseVector` for each text, and with
-        "multivector" a `[vectors, dimension]` array for each text. For a single str, return only its item. With a list
-        of outputs, return a dict with such a result for each of them.
+        With another `output`, return a list with an item for each text: an array `[tokens, dimension]` for "tokens", a
+        list of `Chunk` for "chunks", a `SparseVector` for "sparse", an array `[vectors, dimension]` for "multivector".
+        For a single str, return only its item. With a list of outputs, return a dict with such a result for each.
         """
         job = Embed(as_list(texts), options_of(options))
         reply = self._call(job)

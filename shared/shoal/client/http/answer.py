@@ -16,8 +16,7 @@ from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarg
 from shoal.operations import MAX_VALUES
 
 #: Largest number of commas and opening brackets in a JSON answer, texts included. Each value has one of these marks, so
-#: the limit bounds the memory of a JSON answer to about the memory of a msgpack answer of `MAX_ANSWER_BYTES`. Even hits
-#: with 200 MB of texts have fewer marks.
+#: the limit bounds the memory of the values.
 MAX_JSON_MARKS = 2**22
 
 #: Largest number of characters that are read of an error's message.

@@ -29,9 +29,6 @@ from shoal.task_progress import TaskProgress
 if TYPE_CHECKING:
     from shoal.client.http.client import HttpClient
 
-#: Number of bytes of a file that are sent at a time.
-PIECE_BYTES = 2**16
-
 #: Slowest upload or download, in bytes a second. A transfer may take `timeout_s` plus the time for its bytes.
 MIN_BYTES_PER_S = 2**20
 
@@ -93,12 +90,12 @@ class HttpLongJobs:
             return self.client.ask("POST", path, body=body, headers=headers).text("id")
         if not (file := Path(place)).is_file():
             raise InvalidRequest(f"there is no file {file}: check its name")
-        size = file.stat().st_size
-        headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        headers["Content-Type"] = "application/octet-stream"
         values = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in given.items()}
         target = f"{path}?{urlencode({'name': file.name} | values, doseq=True)}"
-        until = self.client.until(size / MIN_BYTES_PER_S)
-        return self.client.ask("POST", target, until, body=_Pieces(file), headers=headers).text("id")
+        until = self.client.until(file.stat().st_size / MIN_BYTES_PER_S)
+        with file.open("rb") as content:
+            return self.client.ask("POST", target, until, body=content, headers=headers).text("id")
 
 
 class HttpLongHandle(LongHandle):
@@ -190,18 +187,6 @@ class HttpIndexHandle(IndexHandle):
         if not _is_path_part(self.name):
             raise InvalidRequest(f"the index is {excerpt(self.name)}: it takes {NAME_RULE}, and not dots alone")
         return f"/v1/indexes/{self.name}"
-
-
-class _Pieces:
-    """The bytes of a file, in pieces. Each attempt to send the file iterates over them from the beginning."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __iter__(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            while piece := file.read(PIECE_BYTES):
-                yield piece
 
 
 def job_path(job_id: str) -> str:

@@ -50,9 +50,8 @@ class Client(Questions):
     `home`. The queue is fair between clients of different `name`; by default the name is random.
 
     Every method that uses Redis raises Unavailable if Redis does not answer, Overloaded if the lane is full, and
-    TooLarge for a job that not even an empty lane accepts.
-    Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate,
-    truncation_side, chunk_tokens and chunk_overlap; and, in a search, the fields of `shoal.SearchOptions`.
+    TooLarge for a job that not even an empty lane accepts. Options are the fields of `shoal.Options` and, in a search,
+    of `shoal.SearchOptions`.
     """
 
     def __init__(self, redis_url: str = DEFAULTS.redis_url, **options: Unpack[ClientOptions]):
@@ -132,10 +131,7 @@ class Client(Questions):
         idempotency_key: str | None = None,
         **options: Any,
     ) -> LongHandle:
-        """Submit a job that embeds a file into the folder `out`, and return at once.
-
-        The runner reads and writes below its roots.
-        """
+        """Submit a job that embeds a file into the folder `out`, both below the runner's roots, and return at once."""
         options_of(options)
         arguments: dict[str, Any] = {"source": place_of(source), "out": place_of(out), "options": options}
         arguments |= {"text_column": text_column, "id_column": id_column, "format": format}
@@ -151,11 +147,10 @@ class Client(Questions):
         return LongHandle(self.long_jobs, job_id)
 
     def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
-        """Wait for the reply to the job and return it. Texts that are in the cache are not sent to a worker.
+        """Wait for the reply to the job and return it. The job counts as a job of `client`, by default this client.
 
-        The job counts as a job of `client`, by default this client. Jobs that wait at the same time need different ids,
-        because replies are matched by the id. Raises the reply's error, TooLarge if all token vectors together are
-        larger than `max_reply_mb`, and Timeout.
+        Jobs that wait at the same time need different ids, because replies are matched by the id. Raises the reply's
+        error, TooLarge if all token vectors together are larger than `max_reply_mb`, and Timeout.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return self.run(lambda own: own.call(job, lane=lane, timeout_s=timeout_s, client=client))
