@@ -186,11 +186,11 @@ def test_a_job_with_many_empty_maps_uses_little_memory() -> None:
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("number", range(30))
-def test_small_bytes_with_too_many_values_are_refused_too(number: int) -> None:
-    value: dict[str, Any] = {"a": [[]] * number}
-    with pytest.raises(TooLarge) if wire.num_values(value) > 100 else nullcontext():
-        assert wire.unpack(wire.pack(value), 100) == value
+def test_small_bytes_with_too_many_values_are_refused_too() -> None:
+    for number in range(30):
+        value: dict[str, Any] = {"a": [[]] * number}
+        with pytest.raises(TooLarge) if wire.num_values(value) > 100 else nullcontext():
+            assert wire.unpack(wire.pack(value), 100) == value
 
 
 def test_a_job_with_many_texts_is_read() -> None:
