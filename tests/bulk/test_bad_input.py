@@ -23,7 +23,6 @@ from shoal import Client
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
-from shoal.errors import InvalidText
 from shoal_api.schema.error_statuses import STATUS
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.scratch import SCRATCH
@@ -253,9 +252,3 @@ def test_a_full_disk_keeps_the_index(usual: dict[str, Any], index_folder: Path, 
     left = {path.name for path in folder.iterdir()} - {SCRATCH}  # the next build continues from this folder
     assert left == {path.name for path in index_folder.iterdir()}
     assert Index.open(folder).manifest == index.manifest
-
-
-def test_the_client_refuses_half_a_surrogate_pair_before_it_writes(client: Client) -> None:
-    with pytest.raises(InvalidText, match=r"text 1: lone surrogate '.*ud83c' at character 5, which UTF-8 cannot hold"):
-        client.embed(["storm", "rain \ud83c"])
-    assert not any(queue_of(client).backlog().values())

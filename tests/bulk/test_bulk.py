@@ -5,7 +5,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -219,17 +219,6 @@ class TestContinuing:
             assert files_in(out) == (undisturbed if is_same else left)
             steady.about = usual
 
-    def test_a_part_of_two_models(self, embed: EmbedSource, tmp_path: Path, client: Client, undisturbed: Files) -> None:
-        def join(progress: TaskProgress) -> None:
-            if progress.rows > PART_ROWS:
-                client.pool.announce("other", OTHER_MODEL)
-
-        with pytest.raises(NotReady, match=r"different models, other \(d2\), steady \(d1\)"):
-            embed(report=join)
-        client.pool.leave("other")
-        embed()
-        assert files_in(tmp_path / "out") == undisturbed
-
     def test_only_a_lost_part_is_made_again_and_parts_keep_their_number_of_rows(
         self, embed: EmbedSource, tmp_path: Path, undisturbed: Files, steady: SteadyWorker
     ) -> None:
@@ -286,14 +275,21 @@ class TestRefused:
             embed("undisturbed", source=str(other))
         assert files_in(tmp_path / "undisturbed") == undisturbed
 
-    def test_a_changing_source(self, embed: EmbedSource, source: Path, steady: SteadyWorker, tmp_path: Path) -> None:
-        def touch(progress: TaskProgress) -> None:
-            if progress.rows == 2 * PART_ROWS:
-                source.touch()
+    def test_a_source_or_a_model_that_changes_during_a_run(
+        self, embed: EmbedSource, source: Path, tmp_path: Path, client: Client, undisturbed: Files
+    ) -> None:
+        def join(progress: TaskProgress) -> None:
+            if progress.rows > PART_ROWS:
+                client.pool.announce("other", OTHER_MODEL)
 
+        with pytest.raises(NotReady, match=r"different models, other \(d2\), steady \(d1\)"):
+            embed(report=join)
+        client.pool.leave("other")
+        embed()
+        assert files_in(tmp_path / "out") == undisturbed
         with pytest.raises(InvalidRequest, match="begun with source"):
-            embed(report=touch)
-        assert _num_parts(tmp_path / "out") < 3
+            embed("new", report=lambda progress: source.touch() if progress.rows == 2 * PART_ROWS else None)
+        assert _num_parts(tmp_path / "new") < 3
 
     def test_the_reason_why_vectors_of_workers_differ_is_named(self) -> None:
         about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
@@ -311,7 +307,9 @@ class TestRefused:
         assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
         assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
 
-    def test_a_folder_of_another_run_or_with_other_files(self, embed: EmbedSource, steady: SteadyWorker) -> None:
+    def test_a_folder_of_another_run_or_with_other_files(
+        self, embed: EmbedSource, steady: SteadyWorker, tmp_path: Path
+    ) -> None:
         def run_again(progress: TaskProgress) -> None:
             with pytest.raises(FolderBusy, match="another process writes into"):
                 embed()
@@ -322,13 +320,10 @@ class TestRefused:
         with pytest.raises(MalformedJob, match="vectors of dimension 8, not 4"):
             embed("other", options={"dimensions": 4})
         assert embed("other").num_vectors == 96  # the refused options have not taken the folder
-
-    def test_a_damaged_manifest(self, embed: EmbedSource, tmp_path: Path, undisturbed: object) -> None:
-        manifest = tmp_path / "undisturbed" / "manifest.json"
         for damage in ("", "[]", '{"layout": 2}', '{"layout": 1, "parts": [3]}', '{"layout": 1, "parts": []}'):
-            manifest.write_text(damage)
+            (tmp_path / "out" / "manifest.json").write_text(damage)
             with pytest.raises(FileError, match=r"manifest.json cannot be read"):
-                embed("undisturbed")
+                embed()
 
     def test_arguments_that_cannot_work(self) -> None:
         wrong: list[tuple[dict[str, Any], str]] = [
@@ -389,32 +384,23 @@ def stream(client: Client, groups: Iterable[Group], wait: Callable[[str], None] 
 
 
 class TestWaiting:
-    def test_for_a_worker(self, embed: EmbedSource, queue: Queue) -> None:
-        steps: list[str] = []
-        with ExitStack() as running_workers:
-
-            def start(progress: TaskProgress) -> None:
-                if not steps:
-                    running_workers.enter_context(SteadyWorker(queue).running())
-                steps.append(progress.step)
-
-            assert embed(report=start).num_vectors == 96
-        assert steps[0] == "waiting for a worker"
-
-    def test_for_room_in_the_lane(self, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys) -> None:
+    def test_for_a_worker_and_room_in_the_lane(self, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys) -> None:
         worker, steps = SteadyWorker(queue), []
         (tmp_path / "rows.txt").write_text("storm\nrain\n")
         queue.put("bulk", [Embed(["storm"])])
-        worker.announce()
 
         def answer(progress: TaskProgress) -> None:
             steps.append(progress.step)
-            worker.step()
+            if len(steps) == 1:
+                worker.announce()
+            else:
+                worker.step()
 
         set_limits(queue, LaneLimits(max_jobs=1))
         with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool) as client:
             request = BulkRequest(str(tmp_path / "rows.txt"), str(tmp_path / "out"))
             assert embed_file(request, client, answer).num_vectors == 2
+        assert steps[0] == "waiting for a worker"
         assert "waiting for room in the lane" in steps
 
     def test_for_redis(

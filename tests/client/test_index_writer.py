@@ -127,17 +127,14 @@ class TestClient:
     def test_large_documents_and_documents_of_many_values_make_several_changes(
         self, served: Worker, client: Client, log: Log
     ) -> None:
-        more: dict[str, Any]
+        news, more = client.index("default"), dict[str, Any]()
         for more in ({"body": "x" * 300_000}, {"tags": [[]] * 1_000}):
-            assert client.index("default").add(document | more for document in documents(8)) == 8
-        assert log.sizes() == [3, 3, 2, 4, 4]
-
-    def test_a_document_that_fits_into_no_change_is_named(self, served: Worker, client: Client, log: Log) -> None:
+            assert news.add(document | more for document in documents(8)) == 8
         with pytest.raises(TooLarge, match=r"document 1 takes 5,000,\d+ bytes and may take 1,044,480: shorten it"):
-            client.index("default").add([DOCUMENT, {"id": "8", "text": "a", "body": "x" * 5_000_000}])
+            news.add([DOCUMENT, {"id": "8", "text": "a", "body": "x" * 5_000_000}])
         with pytest.raises(TooLarge, match="id 1 takes"):
-            client.index("default").delete(["7", "x" * 5_000_000])
-        assert log.changes() == []
+            news.delete(["7", "x" * 5_000_000])
+        assert log.sizes() == [3, 3, 2, 4, 4]
 
     def test_the_error_of_a_full_log_says_how_much_is_written(self, served: Worker, client: Client, log: Log) -> None:
         news = client.index("default")

@@ -59,12 +59,16 @@ def handle(*states: LongJobStatus | Exception) -> LongHandle:
 
 
 class TestLongHandle:
-    def test_a_wait_lasts_until_the_job_is_done(self) -> None:
+    def test_a_wait_lasts_until_the_job_has_ended(self) -> None:
         progress = TaskProgress(rows=7, fraction=0.5)
         job = handle(status("queued"), status("running", progress=progress), status("done", result={"rows": 14}))
         seen: list[str] = []
         assert job.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
         assert seen == ["queued", "running", "done"]
+        with pytest.raises(BadDocument, match="line 3"):
+            handle(status("failed", error={"code": "bad_document", "message": "line 3: no text"})).wait()
+        with pytest.raises(Cancelled):
+            handle(status("cancelled")).wait()
 
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
         job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
@@ -77,12 +81,6 @@ class TestLongHandle:
         with pytest.raises(Timeout, match="not done after"):
             handle(status("running")).wait(0.5, seen.append)
         assert len(seen) <= 5  # looks after 0, 0.05, 0.15, 0.35 and 0.5 s
-
-    def test_a_job_that_failed_raises_its_error(self) -> None:
-        with pytest.raises(BadDocument, match="line 3"):
-            handle(status("failed", error={"code": "bad_document", "message": "line 3: no text"})).wait()
-        with pytest.raises(Cancelled):
-            handle(status("cancelled")).wait()
 
 
 def test_a_long_job_over_redis_needs_a_file(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
