@@ -149,7 +149,7 @@ ASK: dict[str, Callable[[HttpClient], object]] = {
     "id": lambda http: http.submit("embed", "a"),
 }
 
-#: Wrong answers to each of these requests.
+#: Wrong answers to each request.
 WRONG = {
     "vectors": [
         Canned(200, b"[[1, 2]]", JSON),

@@ -128,7 +128,7 @@ def result(*parts: dict[str, bytes]) -> bytes:
 
 
 def files(*contents: bytes) -> Sequence[Canned]:
-    """Return the answers to downloads of these contents."""
+    """Return the answers to downloads with these contents."""
     return [Canned(200, data, {"Content-Type": "application/octet-stream"}) for data in contents]
 
 

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from shoal.long_jobs.long_jobs import LongJobs
     from shoal.long_jobs.status import LongJobStatus
 
-#: Exit status after Ctrl-C.
-INTERRUPTED = 130
-
 
 @click.group()
 def job() -> None:
@@ -75,13 +72,9 @@ def watch(settings: Settings, job_id: str) -> None:
             with TaskBar() as bar:
                 LongHandle(jobs, job_id).wait(on_status=report)
         except KeyboardInterrupt:
-            echo(
-                f"the job goes on: `shoal job watch {job_id}` looks at it again, `shoal job cancel {job_id}` ends it",
-                err=True,
-            )
-            raise SystemExit(INTERRUPTED) from None
-        ended = jobs.status(job_id)
-    _print_details(ended)
+            echo(f"the job goes on: `shoal job watch {job_id}` shows it, `shoal job cancel {job_id}` ends it", err=True)
+            raise SystemExit(130) from None  # the usual status after Ctrl-C
+        _print_details(jobs.status(job_id))
 
 
 def _change_command(name: str, help_text: str, soon: str = "") -> None:

@@ -15,8 +15,7 @@ from shoal.contract.replies import CHUNK_COLUMNS, OUTPUT_FIELDS, Reply
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
 from shoal.operations import MAX_VALUES
 
-#: Largest number of commas and opening brackets in a JSON answer, texts included. Each value has one of these marks, so
-#: the limit bounds the memory of the values.
+#: Largest number of commas and opening brackets in a JSON answer, texts included. It bounds the number of values.
 MAX_JSON_MARKS = 2**22
 
 #: Largest number of characters that are read of an error's message.

@@ -89,8 +89,7 @@ class HttpClient(Questions):
         check_lane(lane)
         check_range("window", window, 1, MAX_WINDOW)
         parsed, fingerprint = options_of(options), self.fingerprint
-        groups = batches(texts, texts_at_a_time(parsed))
-        sources = (Embed(group, parsed).pinned(self.fingerprint) for group in groups)
+        sources = (Embed(group, parsed).pinned(self.fingerprint) for group in batches(texts, texts_at_a_time(parsed)))
         jobs = (part for job in sources for part in self._split(job, self.until()))
         for job, reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             fingerprint = fingerprint or reply.fingerprint

@@ -148,7 +148,7 @@ class HttpIndexHandle(IndexHandle):
         return self._write("DELETE", "ids", ids_of(ids, MAX_CHANGES), MAX_CHANGE_IDS)
 
     def _write(self, method: str, field: str, items: Sequence[Any], max_num: int) -> int:
-        """Send documents or ids in groups, each of which makes one change; return their number."""
+        """Send documents or ids in groups; return their number. Each group makes one change."""
         num = 0
         # The bytes of the items in a change, without their vectors.
         sizes = [max(len(wire.pack({field: item})), BYTES_OF_A_VALUE * wire.num_values([item])) for item in items]

@@ -94,10 +94,8 @@ class HttpSession:
         Unavailable if Shoal does not answer, and TimeoutError.
         """
         pause_s, until, num_closed = FIRST_PAUSE_S, min(until, time.monotonic() + MAX_CALL_S), self._num_closed
-        headers = headers or {}
-        if trace := traceparent.current():
-            headers = {"Traceparent": trace} | headers
-        request = {"method": method, "url": path, "content": body, "headers": headers}
+        trace = {"Traceparent": found} if (found := traceparent.current()) else {}
+        request = {"method": method, "url": path, "content": body, "headers": trace | (headers or {})}
         while True:
             wait_s = pause_s
             try:
@@ -112,12 +110,11 @@ class HttpSession:
                 if _is_lasting(cause) or self._num_closed != num_closed:
                     raise error from cause
             else:
-                found = answer.error()
-                if found is None:
+                if (refusal := answer.error()) is None:
                     return answer
                 if answer.status not in _TRANSIENT:
-                    raise found
-                error, wait_s = found, max(wait_s, answer.retry_after_s)
+                    raise refusal
+                error, wait_s = refusal, max(wait_s, answer.retry_after_s)
             wait_s *= random.uniform(1, 1 + JITTER)  # noqa: S311 - no secret
             if time.monotonic() + wait_s >= until or pause(wait_s):
                 raise error

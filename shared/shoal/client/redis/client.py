@@ -155,8 +155,7 @@ class Client(Questions):
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return self.run(lambda own: own.call(job, lane=lane, timeout_s=timeout_s, client=client))
 
-    def _call(self, job: Job) -> Reply:
-        return self.call(job)
+    _call = call
 
     def _result(self, job_id: str, timeout_s: float | None) -> Reply:
         return self.run(lambda own: own.job(job_id).result(timeout_s))
