@@ -148,7 +148,6 @@ class TestSearch:
     def test_the_error_of_an_unknown_option_suggests_a_similar_one(self, client: AnyClient) -> None:
         calls: list[tuple[Callable[..., Any], str, str]] = [
             (client.search, "fuze", "fuse"),
-            (client.find, "indx", "index"),
             (client.embed, "normalise", "normalize"),
             (lambda text, **options: list(client.embed_stream([text], **options)), "pooling_", "pooling"),
             (lambda text, **options: client.rerank("storm", [text], **options), "truncat", "truncate"),

@@ -9,8 +9,8 @@ import msgpack
 import numpy as np
 import pytest
 from api_stub import MakeApp
-from conftest import RedisServer
-from queues import Queue, work_off
+from conftest import WORDS, RedisServer
+from queues import Queue, drive, work_off
 from tcp_proxy import Proxy
 
 from shoal import Client, operations
@@ -89,6 +89,16 @@ class TestSending:
         consumer.check_sends(delivery)
         assert consumer.reply([answer]) == 1
         queue.close()
+
+
+def test_a_job_is_refused_as_soon_as_its_tokens_are_over_the_limit(queue: Queue, encoder: Encoder) -> None:
+    job = Embed([f"{first} {second}" for first in WORDS for second in WORDS] * 16, Options(output="tokens"))
+    queue.put("interactive", [job])
+    consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=500 * 4 * encoder.model.dimension)
+    worker = Worker(consumer, encoder, {}, Bucketing(100))
+    drive(worker)
+    assert code(queue.wait_result(job.id, 0)) == "too_large"
+    assert worker.counters["batches"] == 0
 
 
 def test_a_long_list_is_sent_a_few_parts_at_a_time(redis_url: str, keys: Keys, serving: Worker) -> None:
