@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -445,6 +446,17 @@ class TestWaiting:
         groups = [group_of("storm 0"), group_of("storm 1"), group_of("storm 2")]
         found = [group.vectors for group in stream(client, groups, lose) if group.vectors is not None]
         assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
+
+    def test_a_reply_without_a_vector_for_each_text_is_refused(self, client: Client, queue: Queue) -> None:
+        def answer(_: str) -> None:
+            for delivery in queue.take("steady", ["bulk"], 1):
+                job = delivery.job()
+                reply = replace(steady_reply(job), vectors=vectors_of(["storm"]))
+                queue.reply([Answer(delivery, reply, job.reply_to)])
+
+        SteadyWorker(queue).announce()
+        with pytest.raises(MalformedJob, match="does not fit a request with 2 texts"):
+            next(stream(client, [group_of("storm", "rain")], answer))
 
     def test_internal_errors_of_some_texts_and_of_all(self, client: Client, steady: SteadyWorker) -> None:
         (group,) = stream(client, [group_of(*[BROKEN, "storm"] * job_stream.MAX_INTERNAL)])

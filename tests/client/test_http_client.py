@@ -113,9 +113,11 @@ def test_closing_ends_waits_at_once_and_a_later_request_connects(canned: CannedS
         asking = threads.submit(session.ask, "GET", "/info", time.monotonic() + PATIENCE_S)
         with listener.accept()[0] as connection:
             assert connection.recv(1)
+            begun_s = time.monotonic()
             session.close()
             with pytest.raises(Unavailable):
                 asking.result(PATIENCE_S / 2)
+            assert time.monotonic() - begun_s < PATIENCE_S / 2
 
         def interrupt() -> None:
             with listener.accept()[0] as connection:
