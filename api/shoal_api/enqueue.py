@@ -123,7 +123,7 @@ async def submit(job: Job, lane: str) -> Response:
     settings, client = chosen.settings, chosen.client
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
-    job_id = await client.put(job, lane, request.client_name, idempotency_key)
+    job_id = await client.put(job, lane, idempotency_key, request.client_name)
     status = "queued" if job_id == job.id else (await client.queue.status(job_id))[0]
     location = {"Location": f"{request.root_path}/v1/jobs/{job_id}"}
     return json_response({"id": job_id, "status": status}, 202, location)

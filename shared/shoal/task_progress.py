@@ -33,28 +33,22 @@ class TaskProgress:
     @classmethod
     def from_map(cls, values: Any) -> Self:
         """Return the progress in a map that `to_map` made. Values of wrong types are left out."""
-        values = values if isinstance(values, dict) else {}
-        messages, step = values.get("first_bad"), values.get("step")
-        first_bad = tuple(text for text in messages if isinstance(text, str)) if isinstance(messages, list) else ()
-        return cls(
-            rows=_count(values.get("rows")),
-            num_bad=_count(values.get("num_bad")),
-            first_bad=first_bad[:MAX_SHOWN],
-            fraction=_number(values.get("fraction")),
-            step=step if isinstance(step, str) else "",
-            rows_per_s=_number(values.get("rows_per_s")),
-            eta_s=_number(values.get("eta_s")),
-        )
+        given = values if isinstance(values, dict) else {}
+        known: dict[str, Any] = {name: given[name] for name, is_right in _CHECKS.items() if is_right(given.get(name))}
+        return cls(**known | {"first_bad": tuple(map(str, known.get("first_bad", ())))[:MAX_SHOWN]})
 
 
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 2**63
 
 
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63
-    return float(value) if is_number else None
-
+#: A check for each value.
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("rows", "num_bad"), lambda value: isinstance(value, int) and value >= 0),
+    **dict.fromkeys(("fraction", "rows_per_s", "eta_s"), _is_number),
+    "first_bad": lambda value: isinstance(value, list),
+    "step": lambda value: isinstance(value, str),
+}
 
 #: The function that a long job calls with its progress, at least once a second. The job's process may be killed at any
 #: moment, so a job writes everything that it needs for continuing later into its output folder.

@@ -42,40 +42,34 @@ def check(found: Mapping[str, Any], texts: list[str]) -> None:
         assert all(same(item, EXPECTED[word](text)) for item, text in zip(items, texts, strict=True))
 
 
-def test_an_output_has_an_item_for_each_text_in_order(client: AnyClient) -> None:
+def test_an_output_has_an_item_for_each_text_in_order_and_several_outputs_are_a_dict(client: AnyClient) -> None:
     check({word: client.embed(TEXTS, output=word) for word in ("sparse", "multivector")}, TEXTS)
     assert same(client.embed("a storm", output="sparse"), sparse_of("a storm"))
     assert same(client.embed("a storm", output="multivector"), multivector_of("a storm"))
-
-
-def test_a_list_of_outputs_is_a_dict(client: AnyClient) -> None:
     found = client.embed(TEXTS, output=EVERY)
     assert list(found) == EVERY
     check(found, TEXTS)
     alone = client.embed("a storm", output=["sparse", "vector"])
     assert list(alone) == ["vector", "sparse"]
     check({word: [item] for word, item in alone.items()}, ["a storm"])
-
-
-def test_a_stream_has_an_item_or_a_dict_for_each_text(client: AnyClient) -> None:
     check({"sparse": list(client.embed_stream(TEXTS, output="sparse"))}, TEXTS)
     dicts = list(client.embed_stream(TEXTS[:9], output=EVERY))
     check({word: [item[word] for item in dicts] for word in EVERY}, TEXTS[:9])
-
-
-@pytest.mark.parametrize("output", ["sparse", EVERY])
-def test_a_reply_for_another_number_of_texts_is_malformed(client: AnyClient, output: str | list[str]) -> None:
-    for call in (client.embed, lambda texts, **asked: list(client.embed_stream(texts, **asked))):
-        with pytest.raises(MalformedJob, match="the answer does not fit a request with 2 texts"):
-            call(["a storm", "twice"], output=output)
-    with pytest.raises(MalformedJob, match="does not fit a request with 1 texts"):
-        client.embed("twice", output=output)
-
-
-def test_the_result_of_a_job_has_the_outputs(client: AnyClient) -> None:
     reply = client.submit("embed", TEXTS[:3], output=EVERY).result()
     check({"vector": reply.vectors, "sparse": reply.sparse, "multivector": reply.multivectors}, TEXTS[:3])
     assert client.submit("embed", TEXTS[:3], output="sparse").result().vectors is None
+
+
+def test_a_reply_that_does_not_fit_is_refused(client: AnyClient, stub: StubWorker) -> None:
+    for output in ("sparse", EVERY):
+        for call in (client.embed, lambda texts, **asked: list(client.embed_stream(texts, **asked))):
+            with pytest.raises(MalformedJob, match="the answer does not fit a request with 2 texts"):
+                call(["a storm", "twice"], output=output)
+        with pytest.raises(MalformedJob, match="does not fit a request with 1 texts"):
+            client.embed("twice", output=output)
+    stub.announce(outputs=["vector"])
+    with pytest.raises(Unsupported, match="makes no sparse"):
+        client.embed("a", output="sparse")
 
 
 @pytest.mark.parametrize("output", ["sparse", ["multivector"]])
@@ -86,9 +80,3 @@ def test_an_answer_over_the_limit_of_the_client_is_too_large(
         with pytest.raises(TooLarge, match=r"have [\d,]+ bytes, and a reply may have 0"):
             client.embed(["a storm", "a"], output=output)
         assert np.shape(client.embed("a")) == (4,)  # vectors of texts have no such limit
-
-
-def test_an_output_that_the_model_lacks_is_unsupported(client: AnyClient, stub: StubWorker) -> None:
-    stub.announce(outputs=["vector"])
-    with pytest.raises(Unsupported, match="makes no sparse"):
-        client.embed("a", output="sparse")

@@ -61,35 +61,24 @@ def http(canned: CannedServer) -> Iterator[HttpClient]:
 
 
 class TestAttempts:
-    @pytest.mark.parametrize(
-        "first",
-        [
+    def test_after_a_passing_failure_it_tries_again(self, http: HttpClient, canned: CannedServer) -> None:
+        for first in (
             Canned(0),
             Canned(200, b"short", MSGPACK | {"Content-Length": "100"}),
             Canned(503, b"<html>", {"Content-Type": "text/html"}),
             Canned(503, error_body("unavailable"), JSON | {"Retry-After": "0"}),
             Canned(429, error_body("rate_limited"), JSON | {"Retry-After": "²"}),
-        ],
-    )
-    def test_after_a_passing_failure_it_tries_again(
-        self, http: HttpClient, canned: CannedServer, first: Canned
-    ) -> None:
-        canned.answers = [first, first, GOOD]
-        assert np.asarray(http.embed("a")).tolist() == [1, 2]
-        assert len(canned.requests) == 3
+        ):
+            canned.requests.clear()
+            canned.answers = [first, first, GOOD]
+            assert np.asarray(http.embed("a")).tolist() == [1, 2]
+            assert len(canned.requests) == 3
 
     def test_all_attempts_of_a_submit_have_the_same_key(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [Canned(0), Canned(503), Canned(202, b'{"id": "a1"}', JSON)]
-        assert http.submit("embed", "a").id == "a1"
-        assert http.submit("embed", "a").id == "a1"
+        assert [http.submit("embed", "a").id for _ in range(2)] == ["a1", "a1"]
         keys = [headers["Idempotency-Key"] for _, headers in canned.requests]
         assert keys[0] == keys[1] == keys[2] != keys[3]
-
-    def test_a_pause_that_would_exceed_the_timeout_is_not_begun(self, http: HttpClient, canned: CannedServer) -> None:
-        canned.answers = [Canned(429, error_body("overloaded"), JSON | {"Retry-After": "999999999"})]
-        with pytest.raises(Overloaded, match="words") as found:
-            http.embed("a")
-        assert (found.value.retry_after_s, len(canned.requests)) == (999_999_999, 1)
 
     def test_a_pause_is_at_least_as_long_as_the_answer_asks(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [Canned(503, b"", {"Retry-After": "7"})] * 2 + [Canned(503)] * 6 + [GOOD]
@@ -98,15 +87,19 @@ class TestAttempts:
         least = [7, 7, 0.4, 0.8, 1.6, 2, 2, 2]
         assert all(low <= pause <= 1.25 * low for low, pause in zip(least, pauses, strict=True))
         assert pauses != least  # otherwise clients that were refused together would return together
-
-    @pytest.mark.parametrize("status", [400, 500, 504])
-    def test_after_other_errors_it_does_not_try_again(
-        self, http: HttpClient, canned: CannedServer, status: int
-    ) -> None:
-        canned.answers = [Canned(status, error_body("unknown_job"), JSON)]
-        with pytest.raises(UnknownJob, match="words"):
+        canned.answers = [Canned(429, error_body("overloaded"), JSON | {"Retry-After": "999999999"})]
+        before = len(canned.requests)
+        with pytest.raises(Overloaded, match="words") as found:
             http.embed("a")
-        assert len(canned.requests) == 1
+        # A pause that would exceed the time limit is not begun.
+        assert (found.value.retry_after_s, len(canned.requests)) == (999_999_999, before + 1)
+
+    def test_after_other_errors_it_does_not_try_again(self, http: HttpClient, canned: CannedServer) -> None:
+        for number, status in enumerate((400, 500, 504), 1):
+            canned.answers = [Canned(status, error_body("unknown_job"), JSON)]
+            with pytest.raises(UnknownJob, match="words"):
+                http.embed("a")
+            assert len(canned.requests) == number
 
 
 def test_after_a_request_that_was_too_large_the_limits_are_read_again(http: HttpClient, canned: CannedServer) -> None:
@@ -125,16 +118,13 @@ def test_a_request_belongs_to_the_trace_of_its_caller(http: HttpClient, canned: 
     assert canned.requests[0][1]["Traceparent"] == caller
 
 
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [(b"", {"Content-Length": "101"}), (b"65\r\n" + b"a" * 101 + b"\r\n0\r\n\r\n", {"Transfer-Encoding": "chunked"})],
-)
 def test_an_answer_over_the_limit_is_not_read(
-    http: HttpClient, canned: CannedServer, body: bytes, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    http: HttpClient, canned: CannedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "MAX_ANSWER_BYTES", 100)
-    canned.answers = [Canned(200, body, MSGPACK | headers)]
-    with pytest.raises(Unavailable, match=r"answers with 1\d\d bytes, and a client reads 100"):
+    body = b"65\r\n" + b"a" * 101 + b"\r\n0\r\n\r\n"
+    canned.answers = [Canned(200, body, MSGPACK | {"Transfer-Encoding": "chunked"})]
+    with pytest.raises(Unavailable, match="answers with over 100 bytes, the limit of a client"):
         http.embed("a")
 
 
@@ -159,7 +149,7 @@ ASK: dict[str, Callable[[HttpClient], object]] = {
     "id": lambda http: http.submit("embed", "a"),
 }
 
-#: Wrong answers to each of these requests.
+#: Wrong answers to each request.
 WRONG = {
     "vectors": [
         Canned(200, b"[[1, 2]]", JSON),
@@ -169,16 +159,13 @@ WRONG = {
         Canned(200, b"[" * 100_000, JSON),
         in_msgpack(),
         in_msgpack(embeddings=[[1, 2]]),
-        *(in_msgpack(embeddings=vectors_map([[1], [2]]) | {"shape": shape}) for shape in ([2, 2], ["2", "1"])),
-        in_msgpack(embeddings=vectors_map([[1], [2]]) | {"dtype": "float64"}),
-        *map(two, ([[1]], [[1], [2], [3]], [[], []], [[1], [np.nan]], [[1], [np.inf]])),
-        in_msgpack(results=[[], []]),
+        in_msgpack(embeddings=vectors_map([[1], [2]]) | {"shape": [2, 2]}),
+        *map(two, ([[1]], [[1], [2], [3]])),
     ],
     "token vectors": [
         two(),
         *(two(offsets=offsets(*numbers)) for numbers in ((0, 2), (0, 1, 3), (0, 3, 2))),
-        *(two(offsets=offsets(0, 1, 2) | wrong) for wrong in ({"dtype": "f8"}, {"data": b"123"})),
-        two([[1], [2], [3]], offsets=offsets(0, 5, 3)),
+        two(offsets=offsets(0, 1, 2) | {"data": b"123"}),
         two(offsets="0,1,2"),
     ],
     "chunks": [
@@ -187,14 +174,11 @@ WRONG = {
         two([[1], [2], [3]], offsets=offsets(0, 5, 3), chunks=offsets(*[0] * 9)),
         two([[1]], offsets=offsets(0, 1, 1), chunks=offsets(0, 1)),
         two([[1]], offsets=offsets(0, 1), chunks=offsets(0, 1, 2)),
+        two(chunks=offsets(0, 1, 2)),
     ],
-    "sparse": [
-        in_msgpack(),
-        in_msgpack(sparse=[[{"index": 1, "value": 0.5}]]),
-        in_msgpack(sparse={"lengths": [1], "indices": b"\1\0\0\0", "values": b"\0\0\0?"}),
-    ],
+    "sparse": [in_msgpack(), in_msgpack(sparse={"lengths": [1], "indices": b"\1\0\0\0", "values": b"\0\0\0?"})],
     "hits": [in_json(results=results) for results in list[Any](("words", [1], [[1]], [[], []], None))],
-    "scores": [in_json(scores=scores) for scores in ([1], [1.0, 1e60], [1, 2, 3], ["a", "b"], "ab", None)],
+    "scores": [in_json(scores=scores) for scores in ([1], [1, 2, 3], ["a", "b"], "ab", None)],
     "id": [Canned(202, body, JSON) for body in (b"{}", b'{"id": 5}', b"[]")],
 }
 
@@ -208,32 +192,29 @@ class TestHostile:
             with pytest.raises(MalformedJob):
                 ASK[what](http)
 
-    def test_more_hits_than_were_asked_for_are_refused(self, http: HttpClient, canned: CannedServer) -> None:
-        canned.answers = [in_json(results=[[{}, {}, {}]])]
-        assert len(http.search("a", k=3)) == 3
-        with pytest.raises(MalformedJob, match="3 hits for a query, and 2 were asked for"):
-            http.search("a", k=2)
-
-    def test_vectors_of_another_dimension_than_asked_for_are_refused(
+    def test_parts_and_counts_that_do_not_fit_together_are_refused(
         self, http: HttpClient, canned: CannedServer
     ) -> None:
-        canned.answers = [GOOD]
-        assert len(http.embed("a", dimensions=2)) == 2
-        with pytest.raises(MalformedJob, match="have dimension 2, and 1 was asked for"):
-            http.embed("a", dimensions=1)
-
-    def test_parts_of_different_dimension_are_not_joined(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [GOOD, in_msgpack(embeddings=vectors_map([[1]]))]
         http._limits = RequestLimits(1, 2**20)
         with pytest.raises(NotReady, match="parts of the reply are of different models"):
             http.embed(["a", "b"])
+        canned.answers = [in_msgpack(embeddings=vectors_map([[1], [2]]), tokens=[1, 2, 3])]
+        with pytest.raises(MalformedJob, match="and 3 are"):
+            http.job("a1").result()
+        http._limits = None
+        wrong = {"limits": {"max_backlog_texts": "x"}, "dimension": None}
+        for info in ({}, {"limits": 5, "dimension": 4}, wrong):
+            canned.answers = [in_json(**info)]
+            with pytest.raises(MalformedJob, match="/info has no limits"):
+                http.embed(["a", "b"])
 
-    def test_json_with_too_many_values_is_not_read(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_json_with_too_many_values_is_not_read_and_a_long_message_is_cut(
+        self, http: HttpClient, canned: CannedServer
+    ) -> None:
         canned.answers = [Canned(200, b'{"results": [[' + b"{}," * 2**21 + b"{}]]}", JSON)]
         with pytest.raises(MalformedJob, match="4,194,304 c"):
             http.search("a")
-
-    def test_a_long_message_is_cut(self, http: HttpClient, canned: CannedServer) -> None:
         answers = [Canned(404, error_body(code, "long " * 10_000), JSON) for code in ("unknown_job", "c" * 10_000)]
         for answer in [*answers, in_msgpack(error={"code": "internal", "message": "long " * 10_000})]:
             canned.answers = [answer]
@@ -241,56 +222,30 @@ class TestHostile:
                 http.embed("a")
             assert len(found.value.message) < 1_200
 
-    def test_a_description_without_limits_is_refused(self, http: HttpClient, canned: CannedServer) -> None:
-        wrong = {"limits": {"max_backlog_texts": "x"}, "dimension": None}
-        for info in ({}, {"limits": 5, "dimension": 4}, wrong):
-            canned.answers = [in_json(**info)]
-            with pytest.raises(MalformedJob, match="/info has no limits"):
-                http.embed(["a", "b"])
-
-    def test_a_result_with_contradictory_counts_is_refused(self, http: HttpClient, canned: CannedServer) -> None:
-        canned.answers = [in_msgpack(embeddings=vectors_map([[1], [2]]), tokens=[1, 2, 3])]
-        with pytest.raises(MalformedJob, match="and 3 are"):
-            http.job("a1").result()
-
-    @pytest.mark.parametrize(
-        ("answer", "words"),
-        [
+    def test_the_error_describes_an_answer_of_another_program(self, http: HttpClient, canned: CannedServer) -> None:
+        for answer, words in (
             (Canned(502, b"<html>Bad Gateway", {"Content-Type": "text/html; charset=utf-8"}), r"502 \(text/html\)"),
             (Canned(200, b"<html>Log in", {"Content-Type": "text/html"}), r"200 \(text/html\), unlike Shoal"),
             (Canned(200, b"words"), r"200 \(without a media type\)"),
             (Canned(500, b"[]", JSON), r"500 \(application/json\)"),
             (Canned(500, b'{"error": "words"}', JSON), r"500 \(application/json\)"),
             (Canned(404, error_body("not_found"), JSON), r"404 \(words\): check the URL and Shoal's version"),
-        ],
-    )
-    def test_the_error_describes_an_answer_of_another_program(
-        self, http: HttpClient, canned: CannedServer, answer: Canned, words: str
-    ) -> None:
-        canned.answers = [answer]
-        with pytest.raises(Unavailable, match=words) as found:
-            http.embed("a")
-        assert canned.url in found.value.message
-        assert KEY not in repr(found.getrepr(chain=True)) + repr(http)
-        assert len(canned.requests) == 1
-
-    def test_a_redirect_is_not_followed(self, http: HttpClient, canned: CannedServer) -> None:
-        canned.answers = [Canned(307, b"", {"Location": f"{canned.url}/elsewhere"})]
-        with pytest.raises(Unavailable, match="a redirect to"):
-            http.embed("a")
-        assert [(path, headers["Authorization"]) for path, headers in canned.requests] == [("/embed", f"Bearer {KEY}")]
+            (Canned(307, b"", {"Location": f"{canned.url}/elsewhere"}), "a redirect to"),
+        ):
+            canned.answers = [answer]
+            canned.requests.clear()
+            with pytest.raises(Unavailable, match=words) as found:
+                http.embed("a")
+            assert canned.url in found.value.message
+            assert KEY not in repr(found.getrepr(chain=True)) + repr(http)
+            sent = [(path, headers["Authorization"]) for path, headers in canned.requests]
+            assert sent == [("/embed", f"Bearer {KEY}")]
 
     def test_the_error_names_a_server_that_does_not_answer(self) -> None:
         url = f"http://127.0.0.1:{free_port()}"
         with HttpClient(url, KEY, timeout_s=1.0) as http, pytest.raises(Unavailable) as found:
             http.embed("a")
         assert found.value.message.startswith(f"{url} does not answer ([Errno 111] Connection refused): check that")
-
-    def test_an_id_cannot_name_another_path(self, http: HttpClient, canned: CannedServer) -> None:
-        for job_id in ("..", "", "a/b", "a b", "x" * 129):
-            with pytest.raises(UnknownJob, match="no job"):
-                http.job(job_id).status()
-        assert canned.requests == []
 
 
 #: Largest number of pieces that a slow server sends or receives, one every 10 ms. The client does not wait for all.

@@ -51,28 +51,20 @@ def test_the_errors_equal_the_errors_of_the_client_over_redis(http: HttpClient, 
         lambda c: c.embed(["storm", 5]),
         lambda c: c.embed("storm", pooling="last"),
         lambda c: c.embed("storm", prompt_name="poem"),
-        lambda c: c.embed("storm", dimensions=33),
         lambda c: c.embed(["storm", "storm " * 50], truncate=False),
         lambda c: c.embed(["storm", "\ud800"]),
-        lambda c: c.search("storm", k=0),
         lambda c: c.search(" "),
-        lambda c: c.search(""),
-        lambda c: c.search("storm", negative=""),
         lambda c: c.search(["storm", "rain"], cursor=""),
         lambda c: c.search("storm", cursor="nonsense"),
-        lambda c: c.search("storm", vectors=[[1.0]]),
         lambda c: c.search("storm", index="other"),
         lambda c: c.search("storm", output="tokens"),
         lambda c: list(c.embed_stream(["storm"], lane="fast")),
         lambda c: list(c.embed_stream(["storm"], window=0)),
-        lambda c: c.submit("embed", "storm", lane="fast"),
         lambda c: c.submit("train", "storm"),
         lambda c: c.rerank("storm", ["rain"]),
-        lambda c: c.rerank(" ", ["rain"]),
         lambda c: c.submit("rerank", ["rain"], query="storm", raw_scores=1),
         lambda c: c.submit("embed", "storm", idempotency_key=""),
         lambda c: c.submit("search", ["storm"] * 11, k=1_000),
-        lambda c: c.submit("search", "storm", index="other").result(),
         lambda c: c.job("unknown").status(),
         lambda c: c.job("unknown").result(),
         lambda c: c.job("unknown").cancel(),
@@ -90,7 +82,7 @@ class TestLimits:
         self, listen: Listen, make_app: MakeApp, stub: StubWorker
     ) -> None:
         texts = [f"text {n}" for n in range(600)]
-        with HttpClient(listen(make_app()), timeout_s=PATIENCE_S) as http:
+        with HttpClient(listen(make_app()), timeout_s=math.inf) as http:
             assert np.array_equal(http.embed(texts), [vector_of(text) for text in texts])
         texts = ["a" * 20_000, "b" * 30_000, "c" * 40_000]
         with HttpClient(listen(make_app(max_request_bytes=60_000)), timeout_s=PATIENCE_S) as http:
@@ -98,25 +90,21 @@ class TestLimits:
             with pytest.raises(TooLarge, match="the body is larger than 60,000 bytes"):
                 http.embed("a" * 60_000)
 
-    @pytest.mark.parametrize(
-        ("limits", "dimension", "expected"),
-        [
-            ({}, None, RequestLimits(256, 4 * 2**20)),
-            ({"max_backlog_texts": 5}, 4, RequestLimits(5, 4 * 2**20)),
-            ({"max_response_mb": 1}, 4_096, RequestLimits(64, 4 * 2**20)),
-            ({"max_request_bytes": 10_000}, 4, RequestLimits(256, 5_904)),
-        ],
-    )
-    def test_limits_come_from_the_api(self, limits: dict[str, Any], dimension: Any, expected: RequestLimits) -> None:
-        defaults = {name: getattr(DEFAULTS, name) for name in ("max_backlog_texts", "max_response_mb")}
-        limits = defaults | {"max_request_bytes": DEFAULTS.max_request_bytes} | limits
-        assert RequestLimits.from_info({"limits": limits, "dimension": dimension}) == expected
-
-    def test_a_request_has_few_hits_and_token_vectors(self) -> None:
-        limits = RequestLimits(256, 2**20)
-        jobs = [Search(["a"] * 9, k=1_000), Embed(["a"] * 9, Options(output="tokens"))]
-        assert [[len(part.texts) for part in limits.split(job)] for job in jobs] == [[5, 4], [4, 4, 1]]
-        assert len(limits.split(Embed(["a"] * 9))) == 1
+    def test_limits_come_from_the_api(self) -> None:
+        usual: dict[str, Any] = {"max_request_bytes": DEFAULTS.max_request_bytes}
+        usual |= {name: getattr(DEFAULTS, name) for name in ("max_backlog_texts", "max_response_mb")}
+        rows: list[tuple[dict[str, int], int | None, int, int]] = [
+            ({}, None, 256, 4 * 2**20),
+            ({"max_backlog_texts": 5}, 4, 5, 4 * 2**20),
+            ({"max_response_mb": 1}, 4_096, 64, 4 * 2**20),
+            ({"max_request_bytes": 10_000}, 4, 256, 5_904),
+        ]
+        for limits, dimension, max_texts, max_bytes in rows:
+            found = RequestLimits.from_info({"limits": usual | limits, "dimension": dimension})
+            assert found == RequestLimits(max_texts, max_bytes)
+        most = RequestLimits(256, 2**20)  # a request has few hits and token vectors
+        jobs = [Search(["a"] * 9, k=1_000), Embed(["a"] * 9, Options(output="tokens")), Embed(["a"] * 9)]
+        assert [[len(part.texts) for part in most.split(job)] for job in jobs] == [[5, 4], [4, 4, 1], [9]]
 
 
 def test_closing_ends_waits_at_once_and_a_later_request_connects(canned: CannedServer) -> None:
@@ -125,9 +113,11 @@ def test_closing_ends_waits_at_once_and_a_later_request_connects(canned: CannedS
         asking = threads.submit(session.ask, "GET", "/info", time.monotonic() + PATIENCE_S)
         with listener.accept()[0] as connection:
             assert connection.recv(1)
+            begun_s = time.monotonic()
             session.close()
             with pytest.raises(Unavailable):
                 asking.result(PATIENCE_S / 2)
+            assert time.monotonic() - begun_s < PATIENCE_S / 2
 
         def interrupt() -> None:
             with listener.accept()[0] as connection:
@@ -149,11 +139,6 @@ def test_closing_ends_waits_at_once_and_a_later_request_connects(canned: CannedS
     session.close()
 
 
-def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubWorker) -> None:
-    with HttpClient(listen(make_app()), timeout_s=math.inf) as client:
-        assert np.array_equal(client.embed("storm"), vector_of("storm"))
-
-
 def test_connections_stay_open_and_broken_ones_are_replaced(
     redis_url: str, keys: Keys, stub: StubWorker, tmp_path: Path
 ) -> None:
@@ -169,18 +154,15 @@ def test_connections_stay_open_and_broken_ones_are_replaced(
 
 
 class TestSettings:
-    @pytest.mark.parametrize("url", ["localhost:8080", "ftp://host", "http://", "", "http://host?q=1", "http://[::1"])
-    def test_a_wrong_url_is_refused(self, url: str) -> None:
-        with pytest.raises(InvalidRequest, match="it takes one such as http://localhost:8080"):
-            HttpClient(url)
-
-    def test_secrets_are_in_no_message(self) -> None:
-        with pytest.raises(InvalidRequest) as found:
-            HttpClient("http://user:password@host")
-        assert "password@" not in found.value.message
-        with pytest.raises(InvalidRequest) as found:
-            HttpClient(key=f"{KEY}\n")
-        assert KEY not in found.value.message
+    def test_a_wrong_url_is_refused_and_secrets_are_in_no_message(self) -> None:
+        for url in ("localhost:8080", "ftp://host", "http://", "", "http://host?q=1", "http://[::1"):
+            with pytest.raises(InvalidRequest, match="it takes one such as http://localhost:8080"):
+                HttpClient(url)
+        for url, key in (("http://user:password@host", ""), ("http://host", f"{KEY}\n")):
+            with pytest.raises(InvalidRequest) as found:
+                HttpClient(url, key)
+            assert "password@" not in found.value.message
+            assert KEY not in found.value.message
         with HttpClient(key=KEY) as http:
             assert KEY not in f"{vars(http)} {vars(http._session)} {vars(http._session._client())}"
 
@@ -189,16 +171,6 @@ class TestSettings:
         with HttpClient(f"{canned.url}/shoal/", timeout_s=PATIENCE_S) as http:
             http.submit("embed", "a")
         assert canned.requests[0][0] == "/shoal/v1/jobs"
-
-    def test_requests_to_this_machine_bypass_the_environments_proxy(
-        self, canned: CannedServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
-        canned.answers = [SUBMITTED]
-        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
-            http.submit("embed", "a")
-        with HttpClient("http://shoal.invalid", timeout_s=3) as http, pytest.raises(Unavailable, match="refused"):
-            http.submit("embed", "a")
 
     @pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl, to make a certificate")
     def test_a_server_needs_a_trusted_certificate(self, canned: CannedServer, tmp_path: Path) -> None:

@@ -91,23 +91,22 @@ class TestSending:
         queue.close()
 
 
-class TestTokenVectors:
-    def test_a_job_is_refused_as_soon_as_its_tokens_are_over_the_limit(self, queue: Queue, encoder: Encoder) -> None:
-        words = [f"{first} {second}" for first in WORDS for second in WORDS]
-        job = Embed(words * 16, Options(output="tokens"))
-        queue.put("interactive", [job])
-        consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=500 * 4 * encoder.model.dimension)
-        worker = Worker(consumer, encoder, {}, Bucketing(100))
-        drive(worker)
-        assert code(queue.wait_result(job.id, 0)) == "too_large"
-        assert worker.counters["batches"] == 0
+def test_a_job_is_refused_as_soon_as_its_tokens_are_over_the_limit(queue: Queue, encoder: Encoder) -> None:
+    job = Embed([f"{first} {second}" for first in WORDS for second in WORDS] * 16, Options(output="tokens"))
+    queue.put("interactive", [job])
+    consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=500 * 4 * encoder.model.dimension)
+    worker = Worker(consumer, encoder, {}, Bucketing(100))
+    drive(worker)
+    assert code(queue.wait_result(job.id, 0)) == "too_large"
+    assert worker.counters["batches"] == 0
 
-    def test_a_long_list_is_sent_a_few_parts_at_a_time(self, redis_url: str, keys: Keys, serving: Worker) -> None:
-        texts = [f"{'storm' * 20}{n}" for n in range(1_000)]
-        client = Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, max_reply_mb=0)
-        with client, pytest.raises(TooLarge, match="of 250 parts"):
-            client.embed(texts, output="tokens")
-        assert serving.counters["texts"] < 100
+
+def test_a_long_list_is_sent_a_few_parts_at_a_time(redis_url: str, keys: Keys, serving: Worker) -> None:
+    texts = [f"{'storm' * 20}{n}" for n in range(1_000)]
+    client = Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, max_reply_mb=0)
+    with client, pytest.raises(TooLarge, match="of 250 parts"):
+        client.embed(texts, output="tokens")
+    assert serving.counters["texts"] < 100
 
 
 def test_many_clients_can_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeApp) -> None:
@@ -177,7 +176,11 @@ def test_a_job_with_too_many_bytes_is_answered(queue: Queue, worker: Worker, blo
     assert code(*queue.inbox("me").wait()) == "done"
 
 
-def test_a_job_with_many_empty_maps_uses_little_memory() -> None:
+def test_a_job_with_many_texts_is_read_and_one_with_many_empty_maps_uses_little_memory() -> None:
+    data = map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)
+    assert len(operations.unpack(data).texts) == 999_999
+    with pytest.raises(ShoalError, match="text 0 is a map"):
+        operations.unpack(map_of_texts(b"\x91\x80"))
     data = map_of_texts(b"\xdd" + MAX_VALUES.to_bytes(4, "big") + b"\x80" * MAX_VALUES)
     tracemalloc.start()
     with pytest.raises(TooLarge, match="over 1,048,576 values: split it"):
@@ -186,15 +189,8 @@ def test_a_job_with_many_empty_maps_uses_little_memory() -> None:
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("number", range(30))
-def test_small_bytes_with_too_many_values_are_refused_too(number: int) -> None:
-    value: dict[str, Any] = {"a": [[]] * number}
-    with pytest.raises(TooLarge) if wire.num_values(value) > 100 else nullcontext():
-        assert wire.unpack(wire.pack(value), 100) == value
-
-
-def test_a_job_with_many_texts_is_read() -> None:
-    data = map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)
-    assert len(operations.unpack(data).texts) == 999_999
-    with pytest.raises(ShoalError, match="text 0 is a map"):
-        operations.unpack(map_of_texts(b"\x91\x80"))
+def test_small_bytes_with_too_many_values_are_refused_too() -> None:
+    for number in range(30):
+        value: dict[str, Any] = {"a": [[]] * number}
+        with pytest.raises(TooLarge) if wire.num_values(value) > 100 else nullcontext():
+            assert wire.unpack(wire.pack(value), 100) == value

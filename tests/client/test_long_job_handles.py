@@ -59,12 +59,16 @@ def handle(*states: LongJobStatus | Exception) -> LongHandle:
 
 
 class TestLongHandle:
-    def test_a_wait_lasts_until_the_job_is_done(self) -> None:
+    def test_a_wait_lasts_until_the_job_has_ended(self) -> None:
         progress = TaskProgress(rows=7, fraction=0.5)
         job = handle(status("queued"), status("running", progress=progress), status("done", result={"rows": 14}))
         seen: list[str] = []
         assert job.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
         assert seen == ["queued", "running", "done"]
+        with pytest.raises(BadDocument, match="line 3"):
+            handle(status("failed", error={"code": "bad_document", "message": "line 3: no text"})).wait()
+        with pytest.raises(Cancelled):
+            handle(status("cancelled")).wait()
 
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
         job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
@@ -78,19 +82,13 @@ class TestLongHandle:
             handle(status("running")).wait(0.5, seen.append)
         assert len(seen) <= 5  # looks after 0, 0.05, 0.15, 0.35 and 0.5 s
 
-    def test_a_job_that_failed_raises_its_error(self) -> None:
-        with pytest.raises(BadDocument, match="line 3"):
-            handle(status("failed", error={"code": "bad_document", "message": "line 3: no text"})).wait()
-        with pytest.raises(Cancelled):
-            handle(status("cancelled")).wait()
-
 
 def test_a_long_job_over_redis_needs_a_file(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     wrong: Any = [{"id": "1", "text": "storm"}]
     unknown: Any = {"colour": "blue"}
     for submit in (client.index("news").build, partial(client.bulk, out=tmp_path)):
-        with pytest.raises(InvalidRequest, match="source has texts: write them into a file"):
+        with pytest.raises(InvalidRequest, match="the source is no path: write texts into a file"):
             submit(wrong)
         with pytest.raises(InvalidRequest, match='option "colour"'):
             submit("news.csv", **unknown)
@@ -130,7 +128,7 @@ def result(*parts: dict[str, bytes]) -> bytes:
 
 
 def files(*contents: bytes) -> Sequence[Canned]:
-    """Return the answers to downloads of these contents."""
+    """Return the answers to downloads with these contents."""
     return [Canned(200, data, {"Content-Type": "application/octet-stream"}) for data in contents]
 
 
@@ -165,15 +163,6 @@ class TestOverHttp:
         assert "Transfer-Encoding" not in headers
         assert len({sent["Idempotency-Key"] for _, sent in canned.requests}) == 1
 
-    def test_texts_are_uploaded_as_a_file(self, http: HttpClient, canned: CannedServer) -> None:
-        canned.answers = [answer(id=ID, status="queued")]
-        given: list[Any] = ["storm", {"id": "7", "text": "rain"}, 7, {"text": {1}}]
-        http.bulk(iter(given[:2]))
-        assert canned.bodies[0][1].splitlines() == [b'{"text": "storm"}', b'{"id": "7", "text": "rain"}']
-        for wrong in given[2:]:
-            with pytest.raises(InvalidRequest, match="text 1 is "):
-                http.bulk([given[0], wrong])
-
     def test_a_file_of_the_server_is_named(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
         http.index("news").build(ServerFile("news.jsonl"), idempotency_key="once")
@@ -181,29 +170,24 @@ class TestOverHttp:
         (path, headers), *_ = canned.requests
         assert (path, headers["Idempotency-Key"]) == ("/v1/indexes/news/builds", "once")
 
-    @pytest.mark.parametrize("key", ["schlüssel", " a", "a ", "a\nb", "", "x" * 256])
-    def test_a_key_that_no_header_can_hold_is_refused(self, http: HttpClient, key: str) -> None:
-        for submit in (partial(http.bulk, ServerFile("news.csv")), partial(http.submit, "embed", "storm")):
-            with pytest.raises(InvalidRequest, match="the idempotency key is"):
-                submit(idempotency_key=key)
-
-    @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "\ud800"])
-    def test_a_name_that_leads_elsewhere_is_no_index(self, http: HttpClient, name: str) -> None:
-        with pytest.raises(InvalidRequest, match=r"the index is .*: it takes 1 to 128 letters"):
-            http.index(name).versions()
-
-    def test_a_missing_file_and_an_option_that_is_not_utf8_are_refused(self, http: HttpClient, tmp_path: Path) -> None:
+    def test_names_and_keys_that_cannot_be_sent_are_refused(self, http: HttpClient, tmp_path: Path) -> None:
+        for key in ("schlüssel", " a", "a ", "a\nb", "", "x" * 256):
+            for submit in (partial(http.bulk, ServerFile("news.csv")), partial(http.submit, "embed", "storm")):
+                with pytest.raises(InvalidRequest, match="the idempotency key is"):
+                    submit(idempotency_key=key)
+        for name in ("", ".", "..", "a/b", "\ud800"):
+            with pytest.raises(InvalidRequest, match=r"the index is .*: it takes 1 to 128 letters"):
+                http.index(name).versions()
         with pytest.raises(InvalidRequest, match="there is no file"):
             http.bulk(tmp_path / "none.csv")
         with pytest.raises(InvalidRequest, match="not UTF-8: rename it"):
             http.bulk(tmp_path / "\udcff.csv")
         with pytest.raises(InvalidText, match="lone surrogate"):
-            http.bulk(["storm"], text_column="\ud800")
-
-    def test_all_fields_of_a_state_are_read(self, http: HttpClient, canned: CannedServer) -> None:
-        running = status("running", progress=TaskProgress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)
-        canned.answers = [answer(**running.to_map())]
-        assert http.long_job(ID).jobs.status(ID) == running
+            http.bulk("news.csv", text_column="\ud800")
+        for job_id in ("..", "", "../info", "a b", "x" * 129):
+            for handle in (http.job(job_id), http.long_job(job_id)):
+                with pytest.raises(UnknownJob, match="no job"):
+                    handle.status()
 
     def test_a_deletion_whose_first_answer_was_lost_succeeds(self, http: HttpClient, canned: CannedServer) -> None:
         gone = Canned(404, json.dumps({"error": {"code": "unknown_job", "message": "no job"}}).encode(), JSON)
@@ -213,18 +197,21 @@ class TestOverHttp:
         with pytest.raises(UnknownJob):
             http.long_job(ID).delete()
 
-    def test_the_state_of_another_kind_of_job_is_refused(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_state_is_read_and_the_state_of_another_kind_of_job_is_refused(
+        self, http: HttpClient, canned: CannedServer
+    ) -> None:
+        running = status("running", progress=TaskProgress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)
+        canned.answers = [answer(**running.to_map())]
+        assert http.long_job(ID).jobs.status(ID) == running
         wrong: list[tuple[dict[str, Any], type[Exception]]] = [
             ({"id": ID, "status": "done"}, UnknownJob),
-            ({"id": ID, "status": "asleep", "kind": "embed_file"}, MalformedJob),
+            (status("asleep").to_map(), MalformedJob),
             ({"status": "done", "kind": "embed_file"}, MalformedJob),
         ]
         for values, error in wrong:
             canned.answers = [answer(**values)]
             with pytest.raises(error):
                 http.long_job(ID).status()
-        with pytest.raises(UnknownJob):
-            http.long_job("../info").status()
 
     def test_the_versions_of_an_index_are_changed(self, http: HttpClient, canned: CannedServer) -> None:
         versions = [{"version": "2026-1", "is_current": True}]
@@ -239,19 +226,11 @@ class TestOverHttp:
             ("DELETE", "/v1/indexes/news/versions/2026-0"),
         ]
         assert wire.unpack(canned.bodies[1][1]) == {"version": "2026-1"}
-
-    def test_a_slow_change_of_versions_is_waited_for(self, http: HttpClient, canned: CannedServer) -> None:
-        versions = [{"version": "2026-1", "is_current": True}]
-        done = status("done", result={"name": "news", "versions": versions})
-        lost = Canned(0)
-        running = answer(**status("running").to_map())
-        canned.answers = [
-            lost,
-            Canned(202, *answer(id=ID, status="running", note=None)[1:]),
-            running,
-            answer(**done.to_map()),
-        ]
-        assert http.index("news").rollback() == versions
+        done = status("done", result={"name": "news", "versions": versions})  # the API did not wait for the end
+        accepted = Canned(202, *answer(id=ID, status="running", note=None)[1:])
+        canned.answers = [Canned(0), accepted, answer(**status("running").to_map()), answer(**done.to_map())]
+        canned.requests.clear()
+        assert news.rollback() == versions
         first, again = (headers["Idempotency-Key"] for path, headers in canned.requests if path.endswith("rollback"))
         assert first == again  # both requests have one key, so the index goes back once
 
@@ -262,42 +241,37 @@ class TestOverHttp:
             http.index("news").publish("2026-1")
         assert asked(canned)[1] == ("POST", f"/v1/jobs/{ID}/cancel")
 
-    def test_a_result_is_downloaded(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
+    def test_a_result_is_downloaded_and_an_interrupted_download_is_continued(
+        self, http: HttpClient, canned: CannedServer, tmp_path: Path
+    ) -> None:
         parts = {"part-00000.npy": b"vectors" * 50_000, "part-00000.ids.jsonl": b'"1"\n'}
         broken = Canned(200, b"the first 30 bytes of something", {"Content-Length": "31000000"})
         first, second = files(*parts.values())
         canned.answers = [*files(result(parts)), first, broken, second, DONE]
         folder = http.long_job(ID).save(tmp_path / "vectors")
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == parts | {"manifest.json": result(parts)}
-
-    def test_an_interrupted_download_is_continued(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
-        parts = {"part-00000.npy": b"first", "part-00001.npy": b"second"}
-        (tmp_path / "part-00000.npy").write_bytes(b"first")
-        (tmp_path / "part-00001.npy").write_bytes(b"damaged")
+        wanted = parts | {"manifest.json": result(parts)}
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
+        (folder / "part-00000.ids.jsonl").write_bytes(b"damaged")
+        canned.requests.clear()
         bad = answer(**status("done", progress=TaskProgress(num_bad=1)).to_map())
-        canned.answers = [*files(result(parts), b"second"), bad, *files(b"{}\n")]
-        http.long_job(ID).save(tmp_path)
-        assert [path.rpartition("/")[2] for path, _ in canned.requests] == [
-            "manifest.json",
-            "part-00001.npy",
-            ID,
-            "bad-rows.jsonl",
-        ]
-        assert (tmp_path / "bad-rows.jsonl").read_bytes() == b"{}\n"
+        canned.answers = [*files(result(parts)), second, bad, *files(b"{}\n")]
+        http.long_job(ID).save(folder)
+        names = ["manifest.json", "part-00000.ids.jsonl", ID, "bad-rows.jsonl"]
+        assert [path.rpartition("/")[2] for path, _ in canned.requests] == names
+        wanted["bad-rows.jsonl"] = b"{}\n"
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
 
-    def test_a_file_with_another_checksum_is_not_kept(
+    def test_a_file_or_a_manifest_that_is_wrong_is_not_kept(
         self, http: HttpClient, canned: CannedServer, tmp_path: Path
     ) -> None:
         canned.answers = [*files(result({"part-00000.npy": b"first"}), b"other")]
         with pytest.raises(FileError, match=r"part-00000\.npy of job .* another checksum"):
             http.long_job(ID).save(tmp_path)
-        assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
-
-    def test_a_wrong_manifest_is_refused(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
         for manifest in (b"{}", b"nothing", result({"../outside": b""}), result({".hidden": b""})):
             canned.answers = [*files(manifest)]
             with pytest.raises(MalformedJob, match="manifest"):
-                http.long_job(ID).save(tmp_path / "vectors")
+                http.long_job(ID).save(tmp_path)
+        assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
 
 
 def test_long_jobs_over_a_running_api(listen: Listen, make_app: MakeApp, client: Client, tmp_path: Path) -> None:
@@ -311,7 +285,7 @@ def test_long_jobs_over_a_running_api(listen: Listen, make_app: MakeApp, client:
         with pytest.raises(PathNotAllowed):
             http.bulk(ServerFile("../news.csv"))
         kinds = ["year=number", "topic=keyword"]
-        build = http.index("news").build([{"id": "1", "text": "storm"}], publish=False, field_kinds=kinds)
+        build = http.index("news").build(tmp_path / "news.csv", publish=False, field_kinds=kinds)
         arguments = client.long_jobs.status(build.id).arguments
         assert [arguments[name] for name in ("name", "publish", "field_kinds")] == ["news", False, kinds]
         handle = http.job(build.id)

@@ -156,7 +156,7 @@ class TestFairness:
         set_limits(queue_of(client), LaneLimits(max_jobs=16))
 
         def submit(name: str, number: int) -> None:
-            client.submit("embed", [f"{number}"] * 32, lane="bulk", idempotency_key=f"{name} {number}", client=name)
+            client.run(lambda own: own.put(Embed([f"{number}"] * 32), "bulk", f"{name} {number}", client=name))
 
         for number in range(14):
             submit("flood", number)

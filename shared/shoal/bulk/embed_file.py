@@ -38,10 +38,9 @@ _SKIPPED_AT_A_TIME = 1_000
 class BulkRequest:
     """The arguments of a bulk embedding, all plain values.
 
-    `source` is the path of a file of records, and `out` is the folder to write. A part has the vectors of the
-    good rows among `part_rows` rows of the source. If `part_rows` is None, a new folder has `PART_ROWS` rows in a part,
-    and a folder that was begun keeps its number. `options` are fields of `shoal.Options`. Raises InvalidRequest for an
-    argument that cannot work.
+    A part has the vectors of the good rows among `part_rows` rows of the `source`. If `part_rows` is None, a new folder
+    has `PART_ROWS` rows in a part, and a folder that was begun keeps its number. `options` are fields of
+    `shoal.Options`. Raises InvalidRequest for an argument that cannot work.
     """
 
     source: str
@@ -91,10 +90,9 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
     """Embed a file into a folder, or continue an earlier run with the same request.
 
     The call waits for workers, for room in the lane, and for Redis. `report` is called for every answered job, and
-    about twice a second during a wait. If `report` raises an error, the run ends, and the finished parts stay. Raises
+    about twice a second during a wait. It may raise an error, which ends the run; the finished parts stay. Raises
     Unavailable if Redis does not answer at the start; InvalidRequest or ModelMismatch if the source, an argument or the
-    model differs from the earlier run; NotReady while workers make different vectors; BadDocument if no row can be
-    embedded; FolderBusy; and DiskFull.
+    model differs from the earlier run; NotReady; BadDocument if no row can be embedded; FolderBusy; and OSError.
     """
     if request.format == "parquet":
         load_pyarrow()

@@ -163,12 +163,11 @@ class JobStream:
             if self._num_internal >= MAX_INTERNAL:
                 raise
             return error
-        shape = (len(first.job.texts), self._dimension)
-        if "sparse" in self._options.outputs and len(reply.sparse or ()) != len(first.job.texts):
-            raise MalformedJob("a worker answered without the sparse vector of each text: update it")
-        if self._options.output != "sparse" and (reply.vectors is None or reply.vectors.shape != shape):
-            found = None if reply.vectors is None else list(reply.vectors.shape)
-            raise MalformedJob(f"a worker answered with vectors of the shape {found}, not {list(shape)}: update it")
+        first.job.check_answers(reply)
+        if reply.vectors is not None and (found := reply.vectors.shape[1]) != self._dimension:
+            raise MalformedJob(
+                f"a worker answered with vectors of dimension {found:,}, not {self._dimension:,}: update it"
+            )
         self._num_internal = 0
         return reply
 

@@ -7,18 +7,13 @@ from typing import Any
 
 from shoal.bulk.job_stream import WAITING_EVERY_S
 from shoal.client.redis.client import Client
+from shoal.contract.excerpt import excerpt
 from shoal.contract.options import DOCUMENT_PROMPTS
 from shoal.errors import NotReady, Unavailable
 from shoal.task_progress import Report, TaskProgress
 
-_START_ALIKE = "start all with the same model and settings"
-
-#: Fields of a heartbeat on which a worker's vectors depend, each with the remedy if workers differ in it.
-_CAUSES = {
-    "precision": "set SHOAL_PRECISION to the same, such as f32, for all",
-    "engine": "set SHOAL_ENGINE to the same for all",
-    **dict.fromkeys(("max_tokens", "pooling", "prompts"), _START_ALIKE),
-}
+#: Fields of a heartbeat on which a worker's vectors depend.
+_CAUSES = ("precision", "engine", "max_tokens", "pooling", "prompts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +72,12 @@ def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
         raise NotReady("a worker's heartbeat does not describe its vectors: update all workers of the pool")
     if len(found) < 2:
         return
-    difference = "different files of the model, such as another tokenizer: prepare it anew on all machines"
-    for name, remedy in _CAUSES.items():
-        values = [about.get(name) for about in workers]
-        words = {", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values}
-        if len(words) > 1:
-            difference = f"different {name.replace('_', ' ')} ({'; '.join(sorted(words))}): {remedy}"
-            break
-    raise NotReady(f"workers of the pool make different vectors of a text, as they have {difference}")
+    values = {name: sorted({excerpt(about.get(name)) for about in workers}) for name in _CAUSES}
+    different = [f"{name} ({' and '.join(found)})" for name, found in values.items() if len(found) > 1]
+    raise NotReady(
+        f"workers of the pool make different vectors of a text, as they have different "
+        f"{', '.join(different) or 'files of the model'}: prepare the model anew, and start all with the same settings"
+    )
 
 
 def check_one_model(workers: Collection[Mapping[str, Any]]) -> None:

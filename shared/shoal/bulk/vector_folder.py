@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from shoal.bulk.part_file import SUFFIXES, write_files
 from shoal.contract.excerpt import excerpt
-from shoal.errors import DiskFull, FileError, FolderBusy, InvalidRequest, ModelMismatch
+from shoal.errors import FileError, FolderBusy, InvalidRequest, ModelMismatch
 from shoal.process.durable_file import replace_file, sync_folder
 
 MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
@@ -88,45 +88,28 @@ class VectorManifest:
             values = json.loads((folder / MANIFEST).read_text("utf-8"))
             if (layout := values.get("layout")) != LAYOUT:
                 raise ValueError(f"it has layout {excerpt(layout)}, this version of Shoal reads {LAYOUT}")
-            manifest = cls(**values | {"parts": tuple(Part(**part) for part in values["parts"])})
-            maps = [manifest.source, manifest.options]
-            for part in manifest.parts:
-                maps += [part.checksums, part.sizes]
-            texts = [manifest.format, manifest.model, manifest.digest, manifest.fingerprint]
-            numbers = [manifest.num_rows - manifest.num_bad, manifest.dimension]
-            for values, kind in ((maps, dict), (texts, str), (numbers, int), ([manifest.is_complete], bool)):
-                if not all(type(value) is kind for value in values):
-                    raise TypeError("a value has another type")
+            return cls(**values | {"parts": tuple(Part(**part) for part in values["parts"])})
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FileError(f"{folder / MANIFEST} cannot be read ({error!s:.200}): write to another folder") from error
-        return manifest
 
     def check_same(self, other: "VectorManifest", folder: Path) -> None:
         """Raise InvalidRequest or ModelMismatch if a run that would write `other` cannot continue this folder."""
         for name in _ARGUMENTS:
             before, now = getattr(self, name), getattr(other, name)
-            if before == now:
-                continue
-            if name != "source":
+            if isinstance(now, dict):  # the message shows only the values that differ
+                before, now = (
+                    {key: each.get(key) for key in now if before.get(key) != now[key]} for each in (before, now)
+                )
+            if before != now:
                 raise InvalidRequest(
-                    f"{folder} was begun with {name} {excerpt(before)}, not {excerpt(now)}: "
+                    f"{folder} was begun with {name} {excerpt(before)}, and not {excerpt(now)}: "
                     "give it as before, or write to another folder"
                 )
-            if (former := before.get("name")) != (new := now.get("name")):
-                change = f"was {excerpt(former)} and is {excerpt(new)}"
-            else:
-                changed = ", ".join(key for key in now if now[key] != before.get(key))
-                change = f"{excerpt(new)} has changed ({changed})"
-            raise InvalidRequest(f"the source {change} since {folder} was begun: write to another folder")
-        if (self.digest, self.dimension) != (other.digest, other.dimension):
+        if (self.digest, self.dimension, self.fingerprint) != (other.digest, other.dimension, other.fingerprint):
             raise ModelMismatch(
                 f"{folder} was begun with the model {self.model} ({self.digest:.12}), and the workers have "
-                f"{other.model} ({other.digest:.12}): write to another folder"
-            )
-        if self.fingerprint != other.fingerprint:
-            raise ModelMismatch(
-                f"{folder} cannot be continued, as the workers had another engine or precision, other prompts or "
-                "another length of texts: write to another folder"
+                f"{other.model} ({other.digest:.12}), or another engine, precision, prompts or length of texts: write "
+                "to another folder"
             )
 
     def without_damaged(self, folder: Path) -> "VectorManifest":
@@ -156,34 +139,25 @@ class VectorFolder:
         """Make the folder if it is missing, and lock it until the end of the `with` block.
 
         Raises InvalidRequest if the folder has other files and no manifest, and FolderBusy while another process holds
-        the lock. An OSError in the block becomes DiskFull or FileError.
+        the lock.
         """
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDONLY)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                folder = cls(path)
-                for entry in [] if folder.has_manifest() else path.iterdir():
-                    if not entry.name.startswith(".") and entry.name != BAD_ROWS:
-                        raise InvalidRequest(
-                            f"{path} holds other files, such as {entry.name}, and no {MANIFEST}: name a new folder"
-                        )
-                yield folder
-            finally:
-                os.close(lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder = cls(path)
+            for entry in [] if folder.has_manifest() else path.iterdir():
+                if not entry.name.startswith(".") and entry.name != BAD_ROWS:
+                    raise InvalidRequest(
+                        f"{path} holds other files, such as {entry.name}, and no {MANIFEST}: name a new folder"
+                    )
+            yield folder
         except BlockingIOError as error:
             raise FolderBusy(
                 f"another process writes into {path}: wait until it has ended, or name another folder"
             ) from error
-        except OSError as error:
-            if error.errno not in DiskFull.ERRNOS:
-                name, why = error.filename or path, error.strerror or error
-                raise FileError(f"{name} cannot be used ({why}): check its name and permissions") from error
-            raise DiskFull(
-                f"no room to write {path} ({error.strerror}): free some space and start the same again; "
-                "its finished parts are kept"
-            ) from error
+        finally:
+            os.close(lock)
 
     def has_manifest(self) -> bool:
         """Return True if a run has begun in this folder."""

@@ -37,12 +37,9 @@ def show(settings: Settings, letter_id: str) -> None:
     """Show one dead letter, with its texts and the traceback if there is one."""
     with Client.from_settings(settings) as client:
         letter = client.run(lambda own: DeadLetters(own.queue).get(letter_id))
-    echo(f"reason: {letter.reason}")
-    echo(f"time: {when(letter.time_s)}")
-    echo(f"lane: {letter.lane}")
-    echo(f"deliveries: {letter.deliveries}")
-    echo(f"worker: {letter.worker}")
-    echo(f"job: {_describe(letter)}")
+    about = {"reason": letter.reason, "time": when(letter.time_s), "lane": letter.lane, "worker": letter.worker}
+    for name, value in (about | {"deliveries": letter.deliveries, "job": _describe(letter)}).items():
+        echo(f"{name}: {value}")
     if job := letter.job():
         for n, text in enumerate(job.texts):
             echo(f"text {n}: {json.dumps(text, ensure_ascii=False)}")

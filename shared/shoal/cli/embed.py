@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.bulk.embed_file import BulkRequest, embed_file
 from shoal.bulk.part_file import SUFFIXES, write_files
@@ -27,13 +25,13 @@ from shoal.records.source import RECORD_ENDINGS
 from shoal.settings import Settings
 
 #: Endings of the names of files that can contain vectors.
-ENDINGS = (".safetensors", ".npy", ".jsonl")
+ENDINGS = (".safetensors", ".npy")
 
 
 @click.command(short_help="Turn texts, or the lines of a file, into vectors.")
 @click.argument("texts", nargs=-1)
 @click.option("--file", "source", help="Read texts from here, one a line; for a folder of vectors, a file of records.")
-@click.option("--out", help="Write a .safetensors, .npy or .jsonl file, or a folder of vectors in parts.")
+@click.option("--out", help="Write a .safetensors or .npy file, or a folder of vectors in parts.")
 @click.option("--no-normalize", is_flag=True, help="Do not scale vectors to length 1.")
 @click.option("--dimensions", type=int, metavar="N", help="Keep the first N numbers of each vector.")
 @click.option("--prompt-name", help="Put the model's prompt of this name before each text.")
@@ -97,7 +95,8 @@ def _embed_lines(
                 click.echo(json.dumps(vector.tolist()))
         else:
             with StepBar("embedding", len(texts), unit=" texts") as progress:
-                _save_vectors(out, progress.over(vectors))
+                rows = list(progress.over(vectors))
+            write_files(out.suffix[1:], [out], (), np.stack(rows) if rows else np.empty((0, 0), np.float32))
             click.echo(f"{progress.done:,} vectors in {out}", err=True)
 
 
@@ -119,19 +118,9 @@ def _check_path(path: Path) -> Path:
     """Return the path of a file of vectors. Raises InvalidRequest for an unknown format or a missing folder."""
     if path.suffix not in ENDINGS:
         raise InvalidRequest(
-            f"{path} ends with {excerpt(path.suffix)}: name a file that ends with {', '.join(ENDINGS)}, or a "
+            f"{path} ends with {excerpt(path.suffix)}: name a file that ends with {' or '.join(ENDINGS)}, or a "
             f"folder with a slash at its end, as {path}/"
         )
     if not path.parent.is_dir():
         raise InvalidRequest(f"there is no folder {path.parent} to write {path.name} in: make it first")
     return path
-
-
-def _save_vectors(path: Path, vectors: Iterable[NDArray[np.float32]]) -> None:
-    """Write the vectors as rows `[texts, dimension]`. The file's ending says the format."""
-    if path.suffix == ".jsonl":
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(vector.tolist())}\n" for vector in vectors)
-    else:
-        rows = list(vectors)
-        write_files(path.suffix[1:], [path], (), np.stack(rows) if rows else np.empty((0, 0), np.float32))

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from shoal.long_jobs.long_jobs import LongJobs
     from shoal.long_jobs.status import LongJobStatus
 
-#: Exit status after Ctrl-C.
-INTERRUPTED = 130
-
 
 @click.group()
 def job() -> None:
@@ -28,30 +25,24 @@ def job() -> None:
 
 
 @job.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print each job as a line of JSON, with all its fields.")
 @settings_options(*REDIS_SETTINGS)
-def list_(settings: Settings, as_json: bool) -> None:
+def list_(settings: Settings) -> None:
     """List the long jobs, the newest first."""
     with long_jobs(settings) as jobs:
         found = jobs.list()
     for status in found:
-        echo(json.dumps(status.to_map(), ensure_ascii=False) if as_json else _outline(status))
+        echo(_outline(status))
     if not found:
         echo("no long jobs", err=True)
 
 
 @job.command()
 @click.argument("job_id")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @settings_options(*REDIS_SETTINGS)
-def show(settings: Settings, job_id: str, as_json: bool) -> None:
-    """Show a long job: its arguments, its progress, the first rows that it left out, its result or error."""
+def show(settings: Settings, job_id: str) -> None:
+    """Print a long job as JSON: its arguments, its progress, the first rows that it left out, its result or error."""
     with long_jobs(settings) as jobs:
-        status = jobs.status(job_id)
-    if as_json:
-        echo_lines(json.dumps(status.to_map(), indent=2, ensure_ascii=False))
-    else:
-        _print_details(status)
+        _print_details(jobs.status(job_id))
 
 
 @job.command()
@@ -79,13 +70,9 @@ def watch(settings: Settings, job_id: str) -> None:
         try:
             LongHandle(jobs, job_id).wait(on_status=report)
         except KeyboardInterrupt:
-            echo(
-                f"the job goes on: `shoal job watch {job_id}` looks at it again, `shoal job cancel {job_id}` ends it",
-                err=True,
-            )
-            raise SystemExit(INTERRUPTED) from None
-        ended = jobs.status(job_id)
-    _print_details(ended)
+            echo(f"the job goes on: `shoal job watch {job_id}` shows it, `shoal job cancel {job_id}` ends it", err=True)
+            raise SystemExit(130) from None  # the usual status after Ctrl-C
+        _print_details(jobs.status(job_id))
 
 
 def _change_command(name: str, help_text: str, soon: str = "") -> None:
@@ -141,16 +128,4 @@ def _outline(status: "LongJobStatus") -> str:
 
 
 def _print_details(status: "LongJobStatus") -> None:
-    """Print a line for each known value of a job, and for each of the first rows that it left out."""
-    progress, times = status.progress, ("submitted_at", "started_at", "ended_at")
-    shown = {"id": status.id, "kind": status.kind, "status": status.status, **status.arguments}
-    shown["progress"] = task_line(replace(progress, eta_s=None) if status.has_ended else progress)
-    shown |= {name: when(time_s) for name in times if (time_s := getattr(status, name)) is not None}
-    shown |= {"runner": status.worker, "result": status.result, "error": status.error}
-    for name, value in shown.items():
-        if value not in (None, "", {}):
-            echo(f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
-    for message in progress.first_bad:
-        echo(f"left out: {message}")
-    if (more := progress.num_bad - len(progress.first_bad)) > 0:
-        echo(f"left out: {more:,} more rows")
+    echo_lines(json.dumps(status.to_map(), indent=2, ensure_ascii=False))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
 from shoal import __version__
 from shoal.cli.output import echo
@@ -23,7 +23,6 @@ _EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "par
 
 #: The module of each command of this package, and the command's name in the module.
 _OWN = {
-    "completion": "shoal.cli.main:completion",
     "dead": "shoal.cli.dead_letters:dead",
     "embed": "shoal.cli.embed:embed",
     "eval": "shoal.cli.eval:eval_",
@@ -33,23 +32,6 @@ _OWN = {
     "serve": "shoal.cli.serve:serve",
     "status": "shoal.cli.pool:status",
 }
-
-#: The commands in the order of `shoal --help`, by purpose. Commands that are not named here come last.
-_SECTIONS = {
-    "Start": ("serve", "status"),
-    "Embed and search": ("embed", "search", "rerank"),
-    "Indexes of your documents": ("index",),
-    "The quality of search": ("eval",),
-    "Long jobs, such as a file of a million lines": ("job",),
-    "Models": ("model",),
-    "Operate a service": ("key", "dead", "plan"),
-    "The processes of a service, for a supervisor of your own": ("api", "worker", "host", "jobs"),
-    "Others": ("completion",),
-}
-
-#: Lines that load zsh's completion unless it is loaded. They follow the line `#compdef`, which must come first so that
-#: zsh recognises the script in a folder of `fpath`.
-_ZSH_START = "\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 
 
 class _Group(click.Group):
@@ -69,19 +51,6 @@ class _Group(click.Group):
         for entry in entry_points(group=_GROUP, name=cmd_name):
             return cast(click.Command, entry.load())
         return None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        rest = tuple(name for name in commands if not any(name in names for names in _SECTIONS.values()))
-        width = max(map(len, commands))
-        for title, names in (_SECTIONS | {"Others": _SECTIONS["Others"] + rest}).items():
-            found = [(name, command) for name in names if (command := commands.get(name))]
-            if found:
-                with formatter.section(title):
-                    limit = formatter.width - width - 6
-                    formatter.write_dl(
-                        [(name.ljust(width), command.get_short_help_str(limit)) for name, command in found]
-                    )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the names of commands without their help texts, which would load every command."""
@@ -120,21 +89,3 @@ def main() -> None:
 
     Every setting can also be given as SHOAL_<NAME> in the environment.
     """
-
-
-@click.command(short_help="Let a shell complete commands with the Tab key.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script with which a shell completes commands and options with the Tab key.
-
-    For bash, add this line to ~/.bashrc; for zsh, the same with zsh to ~/.zshrc:
-
-        eval "$(shoal completion bash)"
-
-    For fish: shoal completion fish > ~/.config/fish/completions/shoal.fish
-    """
-    kind = get_completion_class(shell)
-    assert kind
-    source = kind(ctx.find_root().command, {}, "shoal", "_SHOAL_COMPLETE").source()
-    click.echo(source.replace("\n", _ZSH_START, 1) if shell == "zsh" else source)

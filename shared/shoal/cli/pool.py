@@ -9,9 +9,6 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo
 from shoal.settings import Settings
 
-#: The fields of a heartbeat that say how a worker computes.
-_COMPUTES = ("state", "model", "engine", "precision")
-
 
 @click.command()
 @click.option("--this-worker", is_flag=True, help="End with 1 unless a worker of this machine or container is alive.")
@@ -37,7 +34,8 @@ def status(settings: Settings, this_worker: bool) -> None:
     echo(f"workers alive: {len(workers)}")
     for worker_id, about in workers.items():
         names = ", ".join(f"{name} ({index['count']:,})" for name, index in about.get("indexes", {}).items())
-        computes = " ".join(str(about[name]) for name in _COMPUTES if about.get(name)) or "unknown"
+        known = [about.get(name) for name in ("state", "model", "engine", "precision")]
+        computes = " ".join(str(value) for value in known if value) or "unknown"
         echo(f"  {worker_id} {computes}: {names or 'no index'}")
         for name, message in about.get("index_errors", {}).items():
             echo(f"    index {name}: {message}")

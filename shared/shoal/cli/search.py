@@ -11,7 +11,7 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines
 from shoal.client.redis.client import Client
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, UnknownIndex
+from shoal.errors import InvalidRequest
 from shoal.operations.search_options import MAX_TOP_N, MODES, SEARCH_DEFAULTS
 from shoal.settings import Settings
 
@@ -71,12 +71,7 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
     if "rerank" in options:
         options["rerank"] = {"top_n": options["rerank"]}
     with Client.from_settings(settings) as client:
-        try:
-            reply = client.find(queries, k=k, index=index, **options)
-        except UnknownIndex as error:
-            raise UnknownIndex(
-                f"{error.message}; name one with --index, which is served once its build is published"
-            ) from error
+        reply = client.find(queries, k=k, index=index, **options)
     _print_reply(reply, as_json, flags["fields"])
 
 

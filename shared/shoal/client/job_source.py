@@ -1,18 +1,12 @@
-"""The sources of long jobs: a local file, a file of the server, or the program's own texts."""
+"""The sources of long jobs: local files and files of the server."""
 
-import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from shoal.contract.excerpt import excerpt
-from shoal.errors import DiskFull, InvalidRequest
+from shoal.errors import InvalidRequest
 from shoal.process.allowed_path import local_path
-
-#: A text, or a document: a map with its text and, optionally, its id and further fields.
-Item: TypeAlias = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +21,9 @@ File: TypeAlias = str | PathLike[str] | ServerFile
 
 
 def place_of(file: File) -> str:
-    """Return the absolute path of a local file, or the path of a server's file. Raises InvalidRequest for a URL."""
+    """Return the absolute path of a local file, or the path of a server's file. Raises InvalidRequest otherwise."""
     if isinstance(file, ServerFile):
         return file.path
+    if not isinstance(file, str | PathLike):
+        raise InvalidRequest("the source is no path: write texts into a file, such as .jsonl, and give its path")
     return str(Path(local_path(fspath(file))).expanduser().absolute())
-
-
-def write_items(path: Path, items: Iterable[Item]) -> None:
-    """Write one item a line, as JSON; raise InvalidRequest for an item that JSON cannot express, and DiskFull."""
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            for number, item in enumerate(items):
-                try:
-                    file.write(json.dumps({"text": item} if isinstance(item, str) else dict(item)) + "\n")
-                except (TypeError, ValueError):
-                    raise InvalidRequest(
-                        f"text {number} is {excerpt(item)}: it takes a str, or a dict with a text that JSON can hold"
-                    ) from None
-    except OSError as error:
-        if error.errno in DiskFull.ERRNOS:
-            raise DiskFull(f"no room to write {path} ({error.strerror}): make some, try again") from error
-        raise

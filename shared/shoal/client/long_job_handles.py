@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from shoal.client.job_source import File, Item
+from shoal.client.job_source import File
 from shoal.contract.checks import check_known
 from shoal.errors import Timeout, Unavailable
 from shoal.long_jobs.status import LongJobStatus
@@ -137,11 +137,11 @@ class IndexHandle(ABC):
         id.
         """
 
-    def build(self, source: File | Iterable[Item], **options: Unpack[BuildOptions]) -> LongHandle:
+    def build(self, source: File, **options: Unpack[BuildOptions]) -> LongHandle:
         """Submit a build of a new version from a file of documents, and return at once.
 
-        `source` is the path of a file, or a `ServerFile`. Over HTTP, a file or documents as dicts are uploaded. Over
-        Redis, `source` names a file that the runner has below its roots. The options are the fields of `BuildOptions`.
+        `source` is the path of a file, or a `ServerFile`. Over HTTP, a file is uploaded. Over Redis, the runner has the
+        file below its roots. The options are the fields of `BuildOptions`.
         """
         check_known("option", options, BuildOptions.__annotations__)
         return LongHandle(self.jobs, self._build(source, {**options}))
@@ -163,7 +163,7 @@ class IndexHandle(ABC):
         return self._manage("delete", version)
 
     @abstractmethod
-    def _build(self, source: File | Iterable[Item], options: dict[str, Any]) -> str:
+    def _build(self, source: File, options: dict[str, Any]) -> str:
         """Submit a build and return the job's id."""
 
     @abstractmethod

@@ -59,11 +59,10 @@ def jobs_to_repeat(
 ) -> Iterator[tuple[float, list[int], list[Job]]]:
     """Yield the jobs to send again until all replies have the same fingerprint and the same version of the index.
 
-    Each step yields a pause in seconds, the positions of the replies to replace in `replies`, and their new jobs. The
-    caller pauses, sends the jobs and replaces the replies. The first step compares all replies with `like`, or with
-    the last reply that has a fingerprint. Later steps compare them with the reply that was replaced last, because
-    workers switch one after the other. A job whose reply has another fingerprint is pinned to the wanted fingerprint.
-    The steps end at `until` on the monotonic clock, or when a reply is an error.
+    Each step yields a pause in seconds, the positions of the replies that the caller replaces, and their new jobs. The
+    first step compares all replies with `like`, or with the last reply that has a fingerprint. Later steps compare
+    them with the reply that was replaced last, because workers switch one after the other. The steps end at `until` on
+    the monotonic clock, or when a reply is an error.
     """
     wanted, pause_s = like or next((reply for reply in reversed(replies) if reply.fingerprint), replies[-1]), 0.0
     while not any(reply.error for reply in replies) and time.monotonic() + pause_s < until:

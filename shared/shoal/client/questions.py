@@ -37,10 +37,9 @@ class Questions(Closing):
     def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
-        With `output="tokens"`, return a list with a `[tokens, dimension]` array for each text. With `output="chunks"`,
-        return a list with a list of `Chunk` for each text, with "sparse" a `SparseVector` for each text, and with
-        "multivector" a `[vectors, dimension]` array for each text. For a single str, return only its item. With a list
-        of outputs, return a dict with such a result for each of them.
+        With another `output`, return a list with an item for each text: an array `[tokens, dimension]` for "tokens", a
+        list of `Chunk` for "chunks", a `SparseVector` for "sparse", an array `[vectors, dimension]` for "multivector".
+        For a single str, return only its item. With a list of outputs, return a dict with such a result for each.
         """
         job = Embed(as_list(texts), options_of(options))
         reply = self._call(job)
@@ -85,24 +84,22 @@ class Questions(Closing):
         raw_scores: bool = False,
         timeout_s: float | None = None,
         idempotency_key: str | None = None,
-        client: str = "",
         **options: Any,
     ) -> "Handle":
         """Put a job and return at once. Any program that knows the job's id can fetch the result until it expires.
 
         All texts stay in one job. A job that waits for more than `timeout_s` is not computed. If the same job was
-        submitted with the same `idempotency_key` within a day, the first job's handle is returned. Over Redis, the job
-        counts as a job of `client`, by default this client.
+        submitted with the same `idempotency_key` within a day, the first job's handle is returned.
         """
         job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
-        return Handle(self, self.put(job, lane, client, idempotency_key))
+        return Handle(self, self.put(job, lane, idempotency_key))
 
     def job(self, job_id: str) -> "Handle":
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return Handle(self, job_id)
 
     @abstractmethod
-    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
+    def put(self, job: Job, lane: str = "interactive", idempotency_key: str | None = None) -> str:
         """Put a job as `submit` does; return its id, or the id of the first job that was put with the key.
 
         Raises Overloaded, TooLarge for too many hits, and InvalidRequest if the key belongs to a

@@ -1,10 +1,7 @@
-"""Measures of settings as trec_eval computes them, with confidence intervals and significance tests.
-
-Intervals and tests resample the queries. The random numbers come from a fixed seed, so equal values give equal results.
-"""
+"""Measures of settings as trec_eval computes them, and a test of their differences."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,94 +9,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.evaluation.collection import Collection
-from shoal.evaluation.run import Rankings, Setting, Times
+from shoal.evaluation.run import Rankings, Setting
 
-#: Number of resamples for an interval and for a test, and largest number of resamples in memory at a time.
+#: Number of resamples for a test, and largest number of resamples in memory at a time.
 NUM_RESAMPLES, _AT_A_TIME = 10_000, 100
 
-#: Share of the resamples whose mean lies in the interval.
-CONFIDENCE = 0.95
-
 _SEED = 20_261_123
-
-#: The value of a measure for each query, float64 `[queries]`.
-Values = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean over the queries, with an interval that contains `CONFIDENCE` of the means over resampled queries."""
-
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The difference between a setting and the first setting, measured with the same queries.
-
-    `p` is the probability that chance alone makes a difference at least as large. `p_of_all` is `p`, corrected for the
-    number of comparisons. `num_better` queries have a higher value than with the first setting.
-    """
-
-    setting: str
-    interval: Interval
-    p: float
-    p_of_all: float
-    num_better: int
-    num_worse: int
-    num_equal: int
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The results of a setting: the mean of each measure, its values by query, and the times of searches."""
+    """The results of a setting: the mean of each measure, and its values by query.
+
+    `difference` is the mean difference of nDCG from the first setting. `p` is the probability that chance alone makes a
+    difference at least as large.
+    """
 
     setting: str
     options: Mapping[str, Any]
-    measures: Mapping[str, Interval]
-    times: Times | None
+    measures: Mapping[str, float]
     values: Mapping[str, Mapping[str, float]]
+    difference: float
+    p: float
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The results of settings for one collection. `differences` compare each later setting with the first setting.
-
-    `measure` names the measure that is compared. `shoal eval --json` writes an evaluation as a map.
-    """
+    """The results of settings for one collection. `shoal eval --json` writes an evaluation as a map."""
 
     queries: int
     left_out: int
     settings: Sequence[Figures]
-    compared_with: str
-    measure: str
-    differences: Sequence[Difference]
 
     @classmethod
     def of(
-        cls,
-        collection: Collection,
-        settings: Sequence[Setting],
-        rankings: Sequence[Rankings],
-        times: Sequence[Times | None],
-        k: int,
-        depth: int,
+        cls, collection: Collection, settings: Sequence[Setting], rankings: Sequence[Rankings], k: int, depth: int
     ) -> Self:
-        """Compute the measures of each setting. `rankings` and `times` have an entry for each, in the same order."""
-        judged, found = collection.judgements, []
-        for setting, of_setting, its_times in zip(settings, rankings, times, strict=True):
+        """Compute the measures of each setting. `rankings` has an entry for each setting, in the same order."""
+        found, first = list[Figures](), np.empty(0)
+        for setting, of_setting in zip(settings, rankings, strict=True):
             values: dict[str, dict[str, float]] = {}
-            for query, ranking in of_setting.items():
-                gains = [judged[query].get(document, 0) for document in ranking]
-                for name, value in measures(gains, [*judged[query].values()], k, depth).items():
+            for query, judged in collection.judgements.items():
+                gains = [judged.get(document, 0) for document in of_setting[query]]
+                for name, value in measures(gains, [*judged.values()], k, depth).items():
                     values.setdefault(name, {})[query] = value
-            means = {name: interval(np.array([*of_queries.values()])) for name, of_queries in values.items()}
-            found.append(Figures(setting.name, setting.options, means, its_times, values))
-        names, measure = [setting.name for setting in settings], f"nDCG@{k}"
-        compared = differences(names, [np.array([*each.values[measure].values()]) for each in found])
-        return cls(len(collection.queries), collection.num_left_out, found, names[0], measure, compared)
+            means = {name: float(np.mean([*of_queries.values()])) for name, of_queries in values.items()}
+            ndcg = np.array([*values[f"nDCG@{k}"].values()])
+            first = first if found else ndcg
+            deltas = ndcg - first
+            found.append(
+                Figures(setting.name, setting.options, means, values, float(deltas.mean()), probability(deltas))
+            )
+        return cls(len(collection.queries), collection.num_left_out, found)
 
 
 def measures(gains: Sequence[int], judged: Sequence[int], k: int, depth: int) -> dict[str, float]:
@@ -122,32 +83,11 @@ def measures(gains: Sequence[int], judged: Sequence[int], k: int, depth: int) ->
     }
 
 
-def interval(values: Values) -> Interval:
-    """Return the mean of the values and its confidence interval, computed by a bootstrap over the queries."""
-    rng, num = np.random.default_rng(_SEED), len(values)
-    means = [values[rng.integers(num, size=(_AT_A_TIME, num))].mean(axis=1) for _ in range(NUM_RESAMPLES // _AT_A_TIME)]
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(float(values.mean()), float(low), float(high))
+def probability(deltas: NDArray[np.float64]) -> float:
+    """Return `p` from Fisher's paired, two-sided randomisation test, which changes the signs of `deltas` at random.
 
-
-def differences(names: Sequence[str], values: Sequence[Values]) -> list[Difference]:
-    """Return each later setting's difference from the first. All arrays in `values` have the same order of queries."""
-    deltas = [each - values[0] for each in values[1:]]
-    for each in deltas:
-        each[np.abs(each) < 1e-12] = 0.0  # equal rankings may differ a little by rounding
-    ps = [_probability(each) for each in deltas]
-    # Holm's correction: if no setting is better, any of these values is below 0.05 in at most 5 % of evaluations.
-    ps_of_all, largest = list(ps), 0.0
-    for rank, place in enumerate(np.argsort(ps, kind="stable").tolist()):
-        ps_of_all[place] = largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))
-    return [
-        Difference(name, interval(each), p, p_of_all, *(int(mask.sum()) for mask in (each > 0, each < 0, each == 0)))
-        for name, each, p, p_of_all in zip(names[1:], deltas, ps, ps_of_all, strict=True)
-    ]
-
-
-def _probability(deltas: Values) -> float:
-    """Return `p` from Fisher's paired, two-sided randomisation test, which changes the signs of `deltas` at random."""
+    The random numbers come from a fixed seed, so equal differences give an equal `p`.
+    """
     rng, num_as_large = np.random.default_rng(_SEED), 0
     for _ in range(NUM_RESAMPLES // _AT_A_TIME):
         signs = rng.integers(2, size=(_AT_A_TIME, len(deltas)), dtype=np.int8) * 2 - 1
@@ -155,42 +95,19 @@ def _probability(deltas: Values) -> float:
     return (num_as_large + 1) / (NUM_RESAMPLES + 1)
 
 
-def tables(evaluation: Evaluation) -> str:
-    """Return Markdown tables of all measures, x 100, and of the differences of several settings from the first one."""
+def table(evaluation: Evaluation) -> str:
+    """Return a Markdown table of all measures, x 100, and of the differences of nDCG from the first setting."""
     left_out = f" ({evaluation.left_out:,} without a relevant document left out)" if evaluation.left_out else ""
+    columns = ["setting", *evaluation.settings[0].measures, "difference", "p"]
     rows = [
-        [each.setting, *map(_mean, each.measures.values())]
-        + ([_ms(each.times.p50_ms), _ms(each.times.p90_ms)] if each.times else ["", ""])
+        [
+            each.setting,
+            *(f"{100 * mean:.1f}" for mean in each.measures.values()),
+            f"{100 * each.difference:+.1f}",
+            "< 0.001" if each.p < 0.001 else f"{each.p:.3f}",
+        ]
         for each in evaluation.settings
     ]
-    lines = [
-        f"{evaluation.queries:,} queries{left_out}; means x 100, with intervals of {CONFIDENCE:.0%}:\n",
-        *_table(["setting", *evaluation.settings[0].measures, "p50 ms", "p90 ms"], rows),
-    ]
-    if evaluation.differences:
-        rows = [
-            [each.setting, _mean(each.interval, "+"), _shown_p(each.p), _shown_p(each.p_of_all)]
-            + [f"{num:,}" for num in (each.num_better, each.num_worse, each.num_equal)]
-            for each in evaluation.differences
-        ]
-        lines += [f"\n{evaluation.measure} x 100 against {evaluation.compared_with}:\n"]
-        lines += _table(["setting", "difference", "p", "p of all", "better", "worse", "equal"], rows)
-    return "\n".join(lines)
-
-
-def _ms(time_ms: float) -> str:
-    """Return a time with two decimals below 10 ms, one decimal below 100 ms, and no decimals otherwise."""
-    return f"{time_ms:.{2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-def _mean(interval: Interval, sign: str = "") -> str:
-    mean, low, high = (f"{100 * value:{sign}.1f}" for value in (interval.mean, interval.low, interval.high))
-    return f"{mean} ({low} to {high})"
-
-
-def _shown_p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
+    lines.insert(1, "|---" * len(columns) + "|")
+    return "\n".join([f"{evaluation.queries:,} queries{left_out}; means x 100:\n", *lines])

@@ -4,11 +4,9 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
 
 ROOT = Path(__file__).parents[3]
 ERRORS = "docs/http.md"
-BAD_INPUT = "tests/bulk/bad_input.md"
 
 
 def read(name: str) -> str:
@@ -36,31 +34,3 @@ def agree(name: str, heading: str, rows: Iterable[Sequence[str]]) -> None:
     if "WRITE_TABLES" in os.environ:
         (ROOT / name).write_text(wanted, "utf-8")
     assert read(name) == wanted
-
-
-class BadInput(NamedTuple):
-    """A row of the table of bad input."""
-
-    answer: str
-    message: str
-    test: str
-
-    @classmethod
-    def row(cls, name: str) -> Self:
-        """Return the row with this name."""
-        return cls(*table(BAD_INPUT, "Input")[name])
-
-    @property
-    def status(self) -> int:
-        """The HTTP status at the beginning of the answer."""
-        return int(self.answer.split()[0])
-
-    @property
-    def code(self) -> str:
-        """The error's code at the end of the answer."""
-        return self.answer.split()[-1].strip("`")
-
-    def check(self, code: str, message: str) -> None:
-        """Fail the test if the row has another code or message. In the row's message, … stands for any words."""
-        assert code == self.code
-        assert re.fullmatch(".*".join(map(re.escape, self.message.split("…"))), message, re.DOTALL), message

@@ -4,22 +4,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import MAX_REQUEST_TEXTS, Job
 from shoal.contract.replies import CHUNK_COLUMNS, OUTPUT_FIELDS, Reply
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
-from shoal.operations import MAX_VALUES, Search
+from shoal.operations import MAX_VALUES
 
-#: Largest number of commas and opening brackets in a JSON answer, texts included. Each value has one of these marks, so
-#: the limit bounds the memory of a JSON answer to about the memory of a msgpack answer of `MAX_ANSWER_BYTES`. Even hits
-#: with 200 MB of texts have fewer marks.
+#: Largest number of commas and opening brackets in a JSON answer, texts included. It bounds the number of values.
 MAX_JSON_MARKS = 2**22
 
 #: Largest number of characters that are read of an error's message.
@@ -138,50 +134,21 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
         raise MalformedJob(f"the answer has an error with a status of success: {values['error']!s:.200}")
     named = {"id": job_id} | {_NAMES.get(name, name): value for name, value in values.items()}
     counts: list[int] | None = None
-    if "offsets" in named:
-        counts = np.diff(_numbers("offsets", named["offsets"])).tolist()
-        if min(counts, default=0) < 0:
-            raise MalformedJob("the offsets of the answer descend: each must be at least the one before")
-        named |= _chunks(named["chunks"], counts) if "chunks" in named else {"output": "tokens", "tokens": counts}
+    try:
+        if "offsets" in named:
+            counts = np.diff(np.frombuffer(named["offsets"]["data"], "<i8")).tolist()
+        if "chunks" in named:
+            rows = np.frombuffer(named["chunks"]["data"], "<i8").reshape(sum(counts or ()), len(CHUNK_COLUMNS))
+            left = iter(rows.tolist())
+            chunks = [[dict(zip(CHUNK_COLUMNS, next(left), strict=True)) for _ in range(n)] for n in counts or ()]
+            tokens = [sum(chunk["tokens"] for chunk in part) for part in chunks]
+            named |= {"output": "chunks", "chunks": chunks, "tokens": tokens}
+        elif counts is not None:
+            named |= {"output": "tokens", "tokens": counts}
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
+        raise MalformedJob(f"the offsets or the chunks of the answer cannot be read ({error})") from error
     reply = Reply.join([Reply.from_map(named)])
     num_vectors = len(reply.tokens) if counts is None else sum(counts)
     if reply.vectors is not None and reply.tokens and len(reply.vectors) != num_vectors:
         raise MalformedJob(f"the answer has {len(reply.vectors):,} vectors, and {num_vectors:,} are expected")
     return reply
-
-
-def checked(reply: Reply, job: Job) -> Reply:
-    """Return the reply; raise MalformedJob if it does not fit the job or has numbers that are not finite."""
-    job.check_answers(reply)
-    for numbers in (reply.vectors, reply.scores):
-        if numbers is not None and not np.isfinite(numbers).all():
-            raise MalformedJob("the answer has numbers that are infinite or NaN")
-    if reply.vectors is not None:
-        found, wanted = reply.vectors.shape[1], job.options.dimensions
-        if found != wanted if wanted else found == 0:
-            raise MalformedJob(
-                f"the vectors of the answer have dimension {found:,}, and {wanted or 'more'} was asked for"
-            )
-    if isinstance(job, Search) and (most := max(map(len, reply.hits or ()))) > job.hits_per_list:
-        raise MalformedJob(f"the answer has {most:,} hits for a query, and {job.hits_per_list:,} were asked for")
-    return reply
-
-
-def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
-    """Return the fields of a reply that has these chunks; `counts` has each text's number of chunks."""
-    numbers = _numbers("chunks", chunks)
-    if len(numbers) != len(CHUNK_COLUMNS) * sum(counts):
-        raise MalformedJob(f"the answer has {len(numbers):,} numbers for {sum(counts):,} chunks")
-    left = iter(numbers.reshape(-1, len(CHUNK_COLUMNS)).tolist())
-    places = [[dict(zip(CHUNK_COLUMNS, row, strict=True)) for row in islice(left, count)] for count in counts]
-    return {"output": "chunks", "chunks": places, "tokens": [sum(c["tokens"] for c in part) for part in places]}
-
-
-def _numbers(name: str, array: Any) -> NDArray[np.int64]:
-    """Return an array of the answer as flat whole numbers; raise MalformedJob with `name` for another shape."""
-    try:
-        if array["dtype"] != "int64":
-            raise ValueError(f"dtype {array['dtype']!s:.100}")
-        return np.frombuffer(array["data"], "<i8")
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedJob(f"the {name} of the answer cannot be read ({error})") from error

@@ -8,16 +8,16 @@ from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from shoal.client.http.answer import Answer, RequestLimits, checked, reply_of
+from shoal.client.http.answer import Answer, RequestLimits, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path, once
-from shoal.client.job_source import File, Item
+from shoal.client.job_source import File
 from shoal.client.long_job_handles import IndexHandle
 from shoal.client.parts import MAX_WINDOW, batches, jobs_to_repeat
 from shoal.client.questions import Questions, by_text, options_of
 from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job, check_lane
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
-from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
+from shoal.errors import MissingExtra, Timeout, TooLarge
 from shoal.operations import Embed
 from shoal.operations.embed import texts_at_a_time
 from shoal.process.extra import install_command
@@ -89,8 +89,7 @@ class HttpClient(Questions):
         check_lane(lane)
         check_range("window", window, 1, MAX_WINDOW)
         parsed, fingerprint = options_of(options), self.fingerprint
-        groups = batches(texts, texts_at_a_time(parsed))
-        sources = (Embed(group, parsed).pinned(self.fingerprint) for group in groups)
+        sources = (Embed(group, parsed).pinned(self.fingerprint) for group in batches(texts, texts_at_a_time(parsed)))
         jobs = (part for job in sources for part in self._split(job, self.until()))
         for job, reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             fingerprint = fingerprint or reply.fingerprint
@@ -98,9 +97,7 @@ class HttpClient(Questions):
                 reply = self._wait(job.pinned(fingerprint), self.until(), lane=lane)
             yield from by_text(reply, parsed)
 
-    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
-        if client:
-            raise InvalidRequest("over HTTP, a job counts for its sender's key or address: leave `client` out")
+    def put(self, job: Job, lane: str = "interactive", idempotency_key: str | None = None) -> str:
         about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
         headers = once(idempotency_key)
         if pin := job.pinned(self.fingerprint).fingerprint:
@@ -109,7 +106,7 @@ class HttpClient(Questions):
 
     def bulk(
         self,
-        source: File | Iterable[Item],
+        source: File,
         *,
         text_column: str | None = None,
         id_column: str | None = None,
@@ -119,8 +116,8 @@ class HttpClient(Questions):
     ) -> HttpLongHandle:
         """Submit a job that embeds a file, which is uploaded, or a `ServerFile`; return once it is submitted.
 
-        `source` may also be texts, or documents as dicts. `HttpLongHandle.save` downloads the vectors. An upload may
-        take a second for each MiB, in addition to `timeout_s`.
+        `HttpLongHandle.save` downloads the vectors. An upload may take a second for each MiB, in addition to
+        `timeout_s`.
         """
         fields = {"text_column": text_column, "id_column": id_column, "format": format} | options
         return self.long_job(HttpLongJobs(self).submit("/v1/bulk", source, fields, idempotency_key))
@@ -174,7 +171,9 @@ class HttpClient(Questions):
             self._limits = None  # the API may have lower limits now
             raise
         reply = reply_of(job.id, {"fingerprint": answer.headers.get(FINGERPRINT_HEADER, "")} | answer.values())
-        return checked(Reply.join([reply.of_pinned(pin)]), job)
+        reply = Reply.join([reply.of_pinned(pin)])
+        job.check_answers(reply)
+        return reply
 
     def _split(self, job: Job, until: float) -> list[Job]:
         """Split the job into jobs that each fit into one request."""

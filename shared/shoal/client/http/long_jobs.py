@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import fields
 from hashlib import file_digest
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
-from shoal.client.job_source import File, Item, ServerFile, place_of, write_items
+from shoal.client.job_source import File, ServerFile, place_of
 from shoal.client.long_job_handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.parts import noting_num_written
 from shoal.client.questions import check_key
@@ -28,9 +28,6 @@ from shoal.task_progress import TaskProgress
 
 if TYPE_CHECKING:
     from shoal.client.http.client import HttpClient
-
-#: Number of bytes of a file that are sent at a time.
-PIECE_BYTES = 2**16
 
 #: Slowest upload or download, in bytes a second. A transfer may take `timeout_s` plus the time for its bytes.
 MIN_BYTES_PER_S = 2**20
@@ -55,26 +52,16 @@ class HttpLongJobs:
         values = answer.values()
         if "kind" not in values:
             raise UnknownJob(f"job {excerpt(job_id)} is no long job: `HttpClient.job` has its result")
-        status, error = answer.text("status"), values.get("error")
-        if status not in STATUSES:
-            raise MalformedJob(f"the answer of {answer.source} has the status {excerpt(status)}: check Shoal's version")
-        submitted_at, started_at, ended_at = (
-            float(time_s) if isinstance(time_s := values.get(name), int | float) else None
-            for name in ("submitted_at", "started_at", "ended_at")
-        )
-        return LongJobStatus(
-            id=answer.text("id"),
-            kind=answer.text("kind"),
-            status=status,
-            arguments=values.get("arguments") or {},
-            submitted_at=submitted_at or 0.0,
-            started_at=started_at,
-            ended_at=ended_at,
-            progress=TaskProgress.from_map(values.get("progress")),
-            result=values.get("result"),
-            error={name: str(error.get(name)) for name in ("code", "message")} if isinstance(error, dict) else None,
-            worker=str(values.get("worker") or ""),
-        )
+        known = {item.name: values[item.name] for item in fields(LongJobStatus) if item.name in values}
+        try:
+            status = LongJobStatus(**known | {"progress": TaskProgress.from_map(values.get("progress"))})
+            if status.status not in STATUSES:
+                raise ValueError(f"its status is {excerpt(status.status)}")
+        except (TypeError, ValueError) as error:
+            raise MalformedJob(
+                f"the answer of {answer.source} is no long job ({error}): check Shoal's version"
+            ) from error
+        return status
 
     def cancel(self, job_id: str) -> str:
         """Stop a job; return its status."""
@@ -90,20 +77,21 @@ class HttpLongJobs:
         with suppress(UnknownJob):  # the job is already deleted if the answer to a first attempt was lost
             self.client.ask("DELETE", job_path(job_id))
 
-    def submit(self, path: str, source: File | Iterable[Item], fields: Mapping[str, Any], key: str | None) -> str:
+    def submit(self, path: str, source: File, options: Mapping[str, Any], key: str | None) -> str:
         """Submit a job and return its id. The source is uploaded unless it is a `ServerFile`. Raises InvalidText."""
-        headers = once(key)
-        given = {name: value for name, value in fields.items() if value is not None}
-        body = wire.pack(given | ({"source": source.path} if isinstance(source, ServerFile) else {}))
+        headers, place = once(key), place_of(source)
+        given = {name: value for name, value in options.items() if value is not None}
+        body = wire.pack(given | {"source": place})
         if isinstance(source, ServerFile):
             return self.client.ask("POST", path, body=body, headers=headers).text("id")
+        if not (file := Path(place)).is_file():
+            raise InvalidRequest(f"there is no file {file}: check its name")
+        headers["Content-Type"] = "application/octet-stream"
         values = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in given.items()}
-        with _as_file(source) as file:
-            size = file.stat().st_size
-            headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            place = f"{path}?{urlencode({'name': file.name} | values, doseq=True)}"
-            until = self.client.until(size / MIN_BYTES_PER_S)
-            return self.client.ask("POST", place, until, body=_Pieces(file), headers=headers).text("id")
+        target = f"{path}?{urlencode({'name': file.name} | values, doseq=True)}"
+        until = self.client.until(file.stat().st_size / MIN_BYTES_PER_S)
+        with file.open("rb") as content:
+            return self.client.ask("POST", target, until, body=content, headers=headers).text("id")
 
 
 class HttpLongHandle(LongHandle):
@@ -156,7 +144,7 @@ class HttpIndexHandle(IndexHandle):
         return self._write("DELETE", "ids", ids_of(ids, MAX_CHANGES), MAX_CHANGE_IDS)
 
     def _write(self, method: str, field: str, items: Sequence[Any], max_num: int) -> int:
-        """Send documents or ids in groups, each of which makes one change; return their number."""
+        """Send documents or ids in groups; return their number. Each group makes one change."""
         num = 0
         # The bytes of the items in a change, without their vectors.
         sizes = [max(len(wire.pack({field: item})), BYTES_OF_A_VALUE * wire.num_values([item])) for item in items]
@@ -166,7 +154,7 @@ class HttpIndexHandle(IndexHandle):
             num += len(group)
         return num
 
-    def _build(self, source: File | Iterable[Item], options: dict[str, Any]) -> str:
+    def _build(self, source: File, options: dict[str, Any]) -> str:
         key = options.pop("idempotency_key", None)
         return self.jobs.submit(f"{self._path()}/builds", source, options, key)
 
@@ -197,18 +185,6 @@ class HttpIndexHandle(IndexHandle):
         return f"/v1/indexes/{self.name}"
 
 
-class _Pieces:
-    """The bytes of a file, in pieces. Each attempt to send the file iterates over them from the beginning."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __iter__(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            while piece := file.read(PIECE_BYTES):
-                yield piece
-
-
 def job_path(job_id: str) -> str:
     """Return the URL path of a job; raise UnknownJob for a string that cannot be a job's id."""
     if not _is_path_part(job_id):
@@ -226,20 +202,6 @@ def once(key: str | None) -> dict[str, str]:
     if key is not None and not (check_key(key).isascii() and key == key.strip()):
         raise InvalidRequest(f"the idempotency key is {excerpt(key)}: over HTTP it takes ASCII, no space around it")
     return {"Idempotency-Key": key or uuid4().hex}
-
-
-@contextmanager
-def _as_file(source: str | PathLike[str] | Iterable[Item]) -> Iterator[Path]:
-    """Yield the path of the source. Texts are written into a temporary file, which is deleted at the end."""
-    if isinstance(source, str | PathLike):
-        path = Path(place_of(source))
-        if not path.is_file():
-            raise InvalidRequest(f"there is no file {path}: give the path of a file, or texts in a list")
-        yield path
-        return
-    with TemporaryDirectory(prefix="shoal-") as folder:
-        write_items(path := Path(folder) / "texts.jsonl", source)
-        yield path
 
 
 def _files_of(manifest: bytes) -> Iterator[tuple[str, str, int]]:

@@ -6,9 +6,8 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from ipaddress import ip_address
 from threading import RLock
 from typing import Any, BinaryIO
 
@@ -19,12 +18,6 @@ from shoal.client.http.answer import JSON, MSGPACK, Answer
 from shoal.contract import traceparent
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, ShoalError, Unavailable
-
-#: Largest number of connections at a time. Further requests wait for a free connection.
-MAX_CONNECTIONS = 100
-
-#: Seconds after which an idle connection is closed. The API closes it after 30 s.
-KEEP_ALIVE_S = 15.0
 
 #: Longest time of a call, in seconds. The system refuses far longer ones, such as infinity.
 MAX_CALL_S = 86_400.0
@@ -69,15 +62,10 @@ class HttpSession:
         #: The URL of the API, without a slash at its end.
         self.url = _check_url(url)
         verify, trust_env = options.get("verify", True), options.get("trust_env", True)
-        self._options = options | {"base_url": self.url, "trust_env": trust_env and not _is_local(self.url)}
+        self._options = options | {"base_url": self.url}
         self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, because it is slow
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
         self._options["headers"] = httpx2.Headers(headers)  # `Headers` hides the key in its `repr`
-        self._options["limits"] = httpx2.Limits(
-            max_connections=MAX_CONNECTIONS,
-            max_keepalive_connections=MAX_CONNECTIONS,
-            keepalive_expiry=KEEP_ALIVE_S,
-        )
         self._clients: dict[int, httpx2.Client] = {}
         self._num_closed = 0
         self._client()
@@ -93,7 +81,7 @@ class HttpSession:
         method: str,
         path: str,
         until: float,
-        body: bytes | Iterable[bytes] | None = None,
+        body: bytes | BinaryIO | None = None,
         headers: dict[str, str] | None = None,
         pause: Callable[[float], object] = time.sleep,
         sink: BinaryIO | None = None,
@@ -101,16 +89,13 @@ class HttpSession:
         """Send a request that may be repeated, and return its answer.
 
         The request is sent again after 429, 503 and connection errors, until `until` on the monotonic clock. `pause` is
-        called with the seconds to wait before another attempt, and returns true to give up. A body in pieces is
-        iterated over in each attempt, and needs a Content-Length header. If `sink` is given, the body of a successful
-        answer is written into it and may have any size. Raises the error in the answer, Unavailable if Shoal does not
-        answer, and TimeoutError.
+        called with the seconds to wait before another attempt, and returns true to give up. If `sink` is given, the
+        body of a successful answer is written into it and may have any size. Raises the error in the answer,
+        Unavailable if Shoal does not answer, and TimeoutError.
         """
         pause_s, until, num_closed = FIRST_PAUSE_S, min(until, time.monotonic() + MAX_CALL_S), self._num_closed
-        headers = headers or {}
-        if trace := traceparent.current():
-            headers = {"Traceparent": trace} | headers
-        request = {"method": method, "url": path, "content": body, "headers": headers}
+        trace = {"Traceparent": found} if (found := traceparent.current()) else {}
+        request = {"method": method, "url": path, "content": body, "headers": trace | (headers or {})}
         while True:
             wait_s = pause_s
             try:
@@ -125,12 +110,11 @@ class HttpSession:
                 if _is_lasting(cause) or self._num_closed != num_closed:
                     raise error from cause
             else:
-                found = answer.error()
-                if found is None:
+                if (refusal := answer.error()) is None:
                     return answer
                 if answer.status not in _TRANSIENT:
-                    raise found
-                error, wait_s = found, max(wait_s, answer.retry_after_s)
+                    raise refusal
+                error, wait_s = refusal, max(wait_s, answer.retry_after_s)
             wait_s *= random.uniform(1, 1 + JITTER)  # noqa: S311 - no secret
             if time.monotonic() + wait_s >= until or pause(wait_s):
                 raise error
@@ -139,7 +123,9 @@ class HttpSession:
     def _send(self, request: Mapping[str, Any], until: float, sink: BinaryIO | None) -> Answer:
         """Send a request once, and return its complete answer."""
         timeout = httpx2.Timeout(until, pool=max(0.001, until - time.monotonic()))  # `_Stream` reads it as a deadline
-        data = bytearray()
+        data, body = bytearray(), request["content"]
+        if body and not isinstance(body, bytes):
+            body.seek(0)
         with self._client().stream(**request, timeout=timeout) as response:
             if sink and response.status_code == 200:
                 sink.seek(0)
@@ -147,18 +133,14 @@ class HttpSession:
                 for chunk in response.iter_raw():
                     sink.write(chunk)
                 return Answer(self.url, response.status_code, response.headers, b"")
-            self._check_size(int(response.headers.get("Content-Length", 0)))
             for chunk in response.iter_raw():
                 data += chunk
-                self._check_size(len(data))
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise Unavailable(
+                        f"{self.url} answers with over {MAX_ANSWER_BYTES:,} bytes, the limit of a client: check the "
+                        "URL, or ask for less at a time"
+                    )
         return Answer(self.url, response.status_code, response.headers, bytes(data))
-
-    def _check_size(self, num_bytes: int) -> None:
-        if num_bytes > MAX_ANSWER_BYTES:
-            raise Unavailable(
-                f"{self.url} answers with {num_bytes:,} bytes, and a client reads {MAX_ANSWER_BYTES:,}: check the URL, "
-                "or ask for less at a time"
-            )
 
     def _client(self) -> httpx2.Client:
         """Return the connections of this process. A forked process opens its own."""
@@ -251,11 +233,3 @@ def _check_url(url: str) -> str:
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
         raise InvalidRequest(f"url is {excerpt(url)}: it takes one such as http://localhost:8080")
     return str(parsed).rstrip("/")
-
-
-def _is_local(url: str) -> bool:
-    """Return True for the URL of an API on this machine. Requests to it bypass the environment's proxies."""
-    host = httpx2.URL(url).host
-    with suppress(ValueError):
-        return host == "localhost" or ip_address(host).is_loopback
-    return False

@@ -176,17 +176,16 @@ class AsyncClient:
         raw_scores: bool = False,
         timeout_s: float | None = None,
         idempotency_key: str | None = None,
-        client: str = "",
         **options: Any,
     ) -> "AsyncHandle":
         """Put a job without waiting for its answer, as `Client.submit` does."""
         job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
-        return AsyncHandle(self, await self.put(job, lane, client, idempotency_key))
+        return AsyncHandle(self, await self.put(job, lane, idempotency_key))
 
     async def put(
-        self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None
+        self, job: Job, lane: str = "interactive", idempotency_key: str | None = None, client: str = ""
     ) -> str:
-        """Put a job, as `Client.put` does; return its id, or the id of the first job that was put with the key."""
+        """Put a job of `client`, by default this client; return its id, as `Client.put` does."""
         session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()

@@ -10,7 +10,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
 from shoal.changes.change import MAX_CHANGES
-from shoal.client.job_source import File, Item, ServerFile, place_of
+from shoal.client.job_source import File, place_of
 from shoal.client.long_job_handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.parts import MAX_WINDOW, batches
 from shoal.client.questions import Questions, options_of
@@ -20,7 +20,7 @@ from shoal.client.redis.session import EmbedStream
 from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, NotReady
+from shoal.errors import NotReady
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.pool import Pool
 from shoal.records.given_document import Given
@@ -50,9 +50,8 @@ class Client(Questions):
     `home`. The queue is fair between clients of different `name`; by default the name is random.
 
     Every method that uses Redis raises Unavailable if Redis does not answer, Overloaded if the lane is full, and
-    TooLarge for a job that not even an empty lane accepts.
-    Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate,
-    truncation_side, chunk_tokens and chunk_overlap; and, in a search, the fields of `shoal.SearchOptions`.
+    TooLarge for a job that not even an empty lane accepts. Options are the fields of `shoal.Options` and, in a search,
+    of `shoal.SearchOptions`.
     """
 
     def __init__(self, redis_url: str = DEFAULTS.redis_url, **options: Unpack[ClientOptions]):
@@ -117,8 +116,8 @@ class Client(Questions):
         finally:
             thread.post(stream.close)  # `post` does not wait, as the garbage collector may run this in any thread
 
-    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
-        return self.run(lambda own: own.put(job, lane, client, idempotency_key))
+    def put(self, job: Job, lane: str = "interactive", idempotency_key: str | None = None) -> str:
+        return self.run(lambda own: own.put(job, lane, idempotency_key))
 
     def bulk(
         self,
@@ -131,12 +130,9 @@ class Client(Questions):
         idempotency_key: str | None = None,
         **options: Any,
     ) -> LongHandle:
-        """Submit a job that embeds a file into the folder `out`, and return at once.
-
-        The runner reads and writes below its roots.
-        """
+        """Submit a job that embeds a file into the folder `out`, both below the runner's roots, and return at once."""
         options_of(options)
-        arguments: dict[str, Any] = {"source": source_of(source), "out": place_of(out), "options": options}
+        arguments: dict[str, Any] = {"source": place_of(source), "out": place_of(out), "options": options}
         arguments |= {"text_column": text_column, "id_column": id_column, "format": format}
         job_id = self.long_jobs.submit("embed_file", arguments, idempotency_key=idempotency_key)
         return self.long_job(job_id)
@@ -150,17 +146,15 @@ class Client(Questions):
         return LongHandle(self.long_jobs, job_id)
 
     def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
-        """Wait for the reply to the job and return it. Texts that are in the cache are not sent to a worker.
+        """Wait for the reply to the job and return it. The job counts as a job of `client`, by default this client.
 
-        The job counts as a job of `client`, by default this client. Jobs that wait at the same time need different ids,
-        because replies are matched by the id. Raises the reply's error, TooLarge if all token vectors together are
-        larger than `max_reply_mb`, and Timeout.
+        Jobs that wait at the same time need different ids, because replies are matched by the id. Raises the reply's
+        error, TooLarge if all token vectors together are larger than `max_reply_mb`, and Timeout.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return self.run(lambda own: own.call(job, lane=lane, timeout_s=timeout_s, client=client))
 
-    def _call(self, job: Job) -> Reply:
-        return self.call(job)
+    _call = call
 
     def _result(self, job_id: str, timeout_s: float | None) -> Reply:
         return self.run(lambda own: own.job(job_id).result(timeout_s))
@@ -194,9 +188,9 @@ class RedisIndexHandle(IndexHandle):
         found = list(islice(ids, MAX_CHANGES + 1))
         return self.client.run(lambda client: client.index(self.name).delete(found))
 
-    def _build(self, source: File | Iterable[Item], options: dict[str, Any]) -> str:
+    def _build(self, source: File, options: dict[str, Any]) -> str:
         key = options.pop("idempotency_key", None)
-        arguments = {"name": self.name, "source": source_of(source), **options}
+        arguments = {"name": self.name, "source": place_of(source), **options}
         return self.client.long_jobs.submit("build_index", arguments, idempotency_key=key)
 
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
@@ -206,10 +200,3 @@ class RedisIndexHandle(IndexHandle):
         job_id = jobs.submit("manage_index", {"name": self.name, "action": action, "version": version})
         versions: list[dict[str, Any]] = LongHandle(jobs, job_id).wait(CHANGE_TIMEOUT_S)["versions"]
         return versions
-
-
-def source_of(source: File | Iterable[Item]) -> str:
-    """Return the path of a source that a runner reads. Raises InvalidRequest for texts."""
-    if not isinstance(source, str | PathLike | ServerFile):
-        raise InvalidRequest("source has texts: write them into a file below the runner's roots, and name that")
-    return place_of(source)

@@ -127,7 +127,7 @@ class IndexWriter:
         return MAX_CHANGE_IDS if self.in_one_step else MAX_CHANGES
 
     def _cut(self, what: str, items: Sequence[T], sizes: Sequence[int], max_num: int) -> list[list[T]]:
-        """Return the items in groups, each of which makes one change."""
+        """Return the items in groups. Each group makes one change."""
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         if sizes[largest] > MAX_BYTES:
             raise TooLarge(f"{what} {largest} takes {sizes[largest]:,} bytes and may take {MAX_BYTES:,}: shorten it")
