@@ -114,8 +114,7 @@ class Model:
     def checked(self) -> Self:
         """Return this model itself. Raises ModelMismatch for a property that no model can have."""
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
-        words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
-        words += [self.activation, *prompts, *prompts.values(), *self.pair_forms]
+        words = [self.digest, self.pooling, *prompts, *prompts.values()]
         sizes = [self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1]
         sizes += [head.size for head in self.heads.values()]
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]

@@ -181,12 +181,6 @@ def _usable(what: str) -> Iterator[None]:
 def _adapt_tokenizer(path: Path, original: Original) -> None:
     """Let the tokenizer convert texts to lower case first, if Sentence Transformers does so. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
-    named = original.tokenizer_config.get("truncation_side") or (tokenizer.truncation or {}).get("direction", "right")
-    if str(named).lower() != "right":
-        log.warning(
-            "%s has the truncation_side %s, and Shoal cuts long texts at their end: send truncation_side left",
-            *(path.name, excerpt(named)),
-        )
     own, lower = tokenizer.normalizer, original.tokenizer_config.get("do_lower_case")
     if isinstance(own, BertNormalizer) and lower in (True, False) and lower != own.lowercase:
         raise ModelMismatch(
