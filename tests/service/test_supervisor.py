@@ -321,41 +321,36 @@ def test_a_failed_start_is_reported(settings: dict[str, Any], changed: dict[str,
     assert running(settings) == []
 
 
-class TestRetries:
-    @pytest.fixture
-    def supervisor(self, settings: dict[str, Any]) -> Iterator[Supervisor]:
-        """Yield a supervisor of the service, and stop its processes after the test."""
-        texts = {key: str(value) for key, value in settings.items() if not isinstance(value, int)}
-        supervisor = Supervisor(Settings(**(settings | texts)))
-        yield supervisor
-        supervisor.stop()
-
-    @pytest.mark.parametrize(
-        ("times", "words", "error", "told", "num_starts"),
-        [
-            (MAX_RETRIES, "filesystem error", None, "", MAX_RETRIES + 1),
-            (9, "disk error", NotReady, "ended with exit code 3 before it was ready: disk error", MAX_RETRIES + 1),
-            (9, "shoal: no index [index_not_found]", IndexNotFound, "could not start: no index", 1),
-        ],
-        ids=["a third time", "given up", "an error with a remedy"],
-    )
-    def test_a_worker_that_ends_is_started_again_or_given_up_with_the_reason(
-        self,
-        supervisor: Supervisor,
-        tmp_path: Path,
-        times: int,
-        words: str,
-        error: type[ShoalError] | None,
-        told: str,
-        num_starts: int,
-    ) -> None:
-        starts, worker = tmp_path / "starts", supervisor.services[-1]  # `starts` gets a byte for each start
-        worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
+@pytest.mark.parametrize(
+    ("times", "words", "error", "told", "num_starts"),
+    [
+        (MAX_RETRIES, "filesystem error", None, "", MAX_RETRIES + 1),
+        (9, "disk error", NotReady, "ended with exit code 3 before it was ready: disk error", MAX_RETRIES + 1),
+        (9, "shoal: no index [index_not_found]", IndexNotFound, "could not start: no index", 1),
+    ],
+    ids=["a third time", "given up", "an error with a remedy"],
+)
+def test_a_worker_that_ends_is_started_again_or_given_up_with_the_reason(
+    settings: dict[str, Any],
+    tmp_path: Path,
+    times: int,
+    words: str,
+    error: type[ShoalError] | None,
+    told: str,
+    num_starts: int,
+) -> None:
+    texts = {key: str(value) for key, value in settings.items() if not isinstance(value, int)}
+    supervisor, starts = Supervisor(Settings(**(settings | texts))), tmp_path / "starts"
+    worker = supervisor.services[-1]
+    worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
+    try:
         supervisor.start()
         with pytest.raises(error, match=f"worker 1 {told}") if error else nullcontext():
             supervisor.wait_until_ready()
-        assert starts.stat().st_size == num_starts
+        assert starts.stat().st_size == num_starts  # a byte for each start
         assert error or is_ready(supervisor.settings)
+    finally:
+        supervisor.stop()
 
 
 def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFixture[str]) -> None:

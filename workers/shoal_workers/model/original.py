@@ -35,7 +35,7 @@ _LAYERS = {
 _ALIASES = {"MLMTransformer": "Transformer"}
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
 
-#: The orders of layers by the only output, if that is not a text's vector. Any number of Dense layers is possible.
+#: The orders of layers by a model's only output; empty for a text's vector. Any number of Dense layers is possible.
 _ORDERS = {
     "": (["Transformer", "Pooling", "Dense", "Normalize"], ["Transformer", "Pooling", "Dense"]),
     "sparse": (["Transformer", "SpladePooling"],),
