@@ -19,11 +19,6 @@ _INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 _EXTERNAL = b"\x0a\x08location\x12"
 
 
-def find(folder: Path) -> Path | None:
-    """Return the path of the model's own graph, or None if it has none."""
-    return next((folder / name for name in FILES if (folder / name).is_file()), None)
-
-
 def read(path: Path, dimension: int) -> ov.Model:
     """Return the graph with the inputs of a `Packing` and token vectors as its output. Raises ModelMismatch."""
     graph = _read(path)

@@ -111,7 +111,9 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
             f"{model.name} has {what}, and is of an architecture that Shoal does not compute itself ({unknown}): "
             "use another model"
         )
-    if not (path := own_graph.find(with_own_graph(model.name, original.folder))):
+    source = with_own_graph(model.name, original.folder)
+    path = next((source / name for name in own_graph.FILES if (source / name).is_file()), None)
+    if path is None:
         raise ModelMismatch(
             f"{model.name} is of an architecture that Shoal does not compute itself ({unknown}), and has no file "
             f"{' or '.join(own_graph.FILES)}: write it (docs/models.md), or use another model"
