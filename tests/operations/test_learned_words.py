@@ -36,7 +36,7 @@ from shoal_workers.index.long_jobs import MigrateIndex, build_index
 from shoal_workers.index.serving.version_opener import VersionOpener
 from shoal_workers.index.vectors.exact_search import ONE_THREAD
 from shoal_workers.loop.worker import Worker
-from shoal_workers.model.heads.head import QueryForm
+from shoal_workers.model.model import QueryForm
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.service import service
 from shoal_workers.service.service import announced

@@ -37,11 +37,8 @@ SPARSE: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         ROBERTA | {"tie_word_embeddings": False},
         {"activation_function": "log1p_relu"},
     ),
-    "modernbert": (
-        "ModernBertForMaskedLM",
-        MODERNBERT | {"decoder_bias": False},
-        {"activation_function": "log1p_relu"},
-    ),
+    "modernbert": ("ModernBertForMaskedLM", MODERNBERT, {"activation_function": "log1p_relu"}),
+    "modernbert, no bias": ("ModernBertForMaskedLM", MODERNBERT | {"decoder_bias": False}, {}),
 }
 
 #: Late-interaction models: the class, and the settings of class, transformer, mask and prompts.

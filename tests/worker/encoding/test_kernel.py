@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import tiny_model
-from conftest import PATIENCE_S
 from numpy.typing import NDArray
 from passes import rows, tokenized
 
@@ -298,22 +297,13 @@ def test_a_deleted_pass_is_waited_for() -> None:
     del pool
 
 
-#: Programs, and the output of each. The model's folder is in argv[1], and the seconds after which a fork is ended in
-#: argv[2]. Linux does not permit AMX to the last program, because one of its threads has too small a stack for signals.
+#: Programs, and the output of each. The model's folder is in argv[1]. Linux does not permit AMX to the last program,
+#: because one of its threads has too small a stack for signals.
 PROGRAMS = {
     "its end during a pass": (
         """
 encoder = Encoder.open(folder, "avx512", "int8", 2)
 running = encoder.start([TokenizedText(tokens) for tokens in encoder.tokenize(["storm " * 40] * 1_000)])
-""",
-        "",
-    ),
-    "the end of a fork": (
-        """
-encoder = Encoder.open(folder, "avx512", "int8", 2)
-if fork := os.fork():
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
-signal.alarm(int(float(sys.argv[2])))
 """,
         "",
     ),
@@ -331,7 +321,7 @@ Encoder.open(folder, "avx512", "bf16", 1)
     ),
 }
 BEGIN = """
-import ctypes, logging, os, signal, sys
+import ctypes, logging, sys
 from pathlib import Path
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 folder = Path(sys.argv[1])
@@ -342,7 +332,7 @@ folder = Path(sys.argv[1])
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_program_survives(prepared: Path, what: str) -> None:
     program, printed = PROGRAMS[what]
-    command = [sys.executable, "-W", "ignore", "-c", BEGIN + program, str(prepared / "model"), str(PATIENCE_S)]
+    command = [sys.executable, "-W", "ignore", "-c", BEGIN + program, str(prepared / "model")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
 

@@ -111,18 +111,10 @@ def of_pictures() -> ov.Model:
     return ov.Model([pixels], [pixels], "model")
 
 
-def rounded() -> ov.Model:
-    ids, mask = text_input("input_ids"), text_input("attention_mask")
-    table = ops.convert(ops.constant(np.ones((100, 32), np.int8)), "f32")
-    tokens = ops.gather(table, ops.multiply(ids, mask), np.int64(0))
-    return ov.Model([tokens], [ids, mask], "model")
-
-
 @pytest.mark.parametrize(
     ("made", "words"),
     [
         (of_pictures, 'takes "pixels"'),
-        (rounded, "has rounded weights"),
         (b"\x08\x08" + b"\x0a\x08location\x12\x0b/etc/passwd", "has numbers in other files"),
         (b"\x08\x08\xff\xff", "cannot be read"),
     ],

@@ -274,18 +274,6 @@ def test_a_fault_of_a_file_is_named(own_source: Path, tmp_path: Path, name: str)
         path.write_bytes(whole)
 
 
-@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json"])
-def test_a_tokenizer_that_cuts_beginnings_gives_a_warning(
-    own_source: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    at_left = {"direction": "Left", "max_length": 48, "strategy": "LongestFirst", "stride": 0}
-    edit(own_source / name, **({"truncation_side": "left"} if "config" in name else {"truncation": at_left}))
-    encoder = Encoder.open(prepare_if_needed(tmp_path, str(own_source)), "openvino", "f32", 1)
-    assert re.search('truncation_side "left", and Shoal cuts long texts at their end', caplog.text, re.IGNORECASE)
-    text = ["rain " * 60 + "storm"]
-    assert encoder.tokenize(text) == encoder.tokenize(text, "right") != encoder.tokenize(text, "left")
-
-
 def test_a_model_of_too_many_weights_is_refused(
     own_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

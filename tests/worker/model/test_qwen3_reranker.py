@@ -74,7 +74,6 @@ def test_a_cut_pair_keeps_the_template(decoders: Path, tmp_path: Path, queue: Qu
     [
         ("chat_template.jinja", "{{ query }}", "{{ text }}", "does not insert an instruction, a query and a document"),
         ("chat_template.jinja", "<think>", "{% if x %}", "does not insert an instruction, a query and a document"),
-        ("chat_template.jinja", "{{ query }}", "{{ query.x }}", "does not insert an instruction, a query and a doc"),
         ("chat_template.jinja", "<Document>: ", "", "does not insert an instruction, a query and a document"),
         ("1_LogitScore/config.json", "258", "269", "LogitScore names the words 269 and 259 of 269"),
         (

@@ -2,26 +2,12 @@
 
 import time
 
-import pytest
 from queues import Queue, drive, work_off
 
-from shoal.broker.clock import Clock
-from shoal.contract.outline import Outline
-from shoal.errors import Expired
 from shoal.operations import Embed, Search
-from shoal.queue.consumer import Delivery
 from shoal_workers.loop.worker import Worker
-from shoal_workers.process.measurements import MAX_JOBS, EndedJob, JobLog
+from shoal_workers.process.measurements import MAX_JOBS
 from shoal_workers.service.service import about
-
-NOW_S = 1_790_000_000.0
-
-
-class Now(Clock):
-    now_s = NOW_S
-
-    def now(self) -> float:
-        return self.now_s
 
 
 def test_a_heartbeat_has_the_last_jobs_and_their_errors(queue: Queue, worker: Worker) -> None:
@@ -51,12 +37,6 @@ def test_a_heartbeat_has_the_last_jobs_and_their_errors(queue: Queue, worker: Wo
     assert failed["late"] == ("expired", "expired", "embed", "web")
     assert failed["lost"] == ("failed", "unknown_index", "search", "web")
     assert failed[None][:3] == ("failed", "malformed_job", None)
-
-
-def test_a_heartbeat_has_only_the_newest_jobs(queue: Queue) -> None:
-    job, log, error = Embed(["storm"], id="a", reply_to="me"), JobLog("w", Now(queue.broker)), Expired("it is late")
-    for lane, waited_s in [("bulk", 0.0)] * (2 * MAX_JOBS) + [("interactive", 3.0)]:
-        delivery = Delivery(lane, job.id, job.pack(), "w", int((NOW_S - waited_s) * 1_000), client="web")
-        log.note([EndedJob.refused(delivery, Outline.read(delivery.data), error)], NOW_S)
-    assert len(log.recent) == MAX_JOBS
-    assert (log.recent[0]["lane"], log.recent[0]["total_s"]) == ("interactive", pytest.approx(3.0))
+    queue.put("bulk", [Embed(["storm"], id=f"job{n}", reply_to="me") for n in range(2 * MAX_JOBS)], client="web")
+    work_off(worker, queue)
+    assert len(about(worker)["recent"]) == MAX_JOBS

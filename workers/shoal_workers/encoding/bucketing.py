@@ -15,12 +15,9 @@ ATTENTION_LENGTH = 1_600
 
 
 class Sized(Protocol):
-    """An item with a number of tokens."""
+    """An item with a number of tokens, special tokens included."""
 
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens of the text, including special tokens."""
-        ...
+    num_tokens: int
 
 
 Item = TypeVar("Item", bound=Sized)

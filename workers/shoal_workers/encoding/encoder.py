@@ -32,9 +32,8 @@ from shoal_workers.encoding.packing import Packing, TextSpans, join, pack, round
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity, weights
 from shoal_workers.model.graph import core
-from shoal_workers.model.heads.head import Head
 from shoal_workers.model.heads.open_head import OpenHead
-from shoal_workers.model.model import QUERY_TABLE, Model, head_file
+from shoal_workers.model.model import QUERY_TABLE, Head, Model, head_file
 from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,6 @@
 """The kernel's Python interface: models, compute threads and passes."""
 
 import ctypes
-import os
 import weakref
 from collections.abc import Callable
 from functools import cache
@@ -66,13 +65,7 @@ class KernelThreads:
         self.handle = model.library.open_pool(model.handle, number)
         if not self.handle:
             raise MemoryError(f"there is no memory for {number} compute threads, or the system gives none")
-        process = os.getpid()
-
-        def close(handle: int) -> None:
-            if os.getpid() == process:  # a forked process has no such threads, and would wait for ever
-                model.library.close_pool(handle)
-
-        self._close = _finalizer(self, close, self.handle, model)
+        self._close = _finalizer(self, model.library.close_pool, self.handle, model)
 
 
 class KernelPass:

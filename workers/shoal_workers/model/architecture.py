@@ -233,7 +233,7 @@ _GTE_ARCHITECTURE = Architecture(
     is_gated=True,
     has_up_bias=False,
     has_gate_last=True,
-    attention=attention_settings.GTE,
+    attention=AttentionSettings({"full_attention": ("rope_theta", 160_000.0)}),
     neutral={"head_dim": (None,)},
 )
 
@@ -298,7 +298,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         has_biases=False,
         has_shifts=False,
         has_first_norm=False,
-        attention=attention_settings.MODERNBERT,
+        attention=AttentionSettings(
+            thetas={
+                "full_attention": ("global_rope_theta", 160_000.0),
+                "sliding_attention": ("local_rope_theta", 10_000.0),
+            },
+            windows={"sliding_attention": ("local_attention", 128)},
+            period=("global_attn_every_n_layers", 3),
+        ),
         names={"hidden_activation": "hidden_act", "norm_eps": "layer_norm_eps"},
         neutral={
             **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), (False, None)),
@@ -315,7 +322,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         is_gated=True,
         has_biases=False,
         activation="silu",
-        attention=attention_settings.NOMIC_BERT,
+        attention=AttentionSettings({"full_attention": ("rope_theta", 1_000.0)}),
         neutral={
             **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), (False, None)),
             **dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "causal"), (False, None)),
@@ -360,7 +367,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         class_prefix="New",
         tensor_prefix="new.",
         head=Head("new.pooler.dense", "tanh", "classifier"),
-        attention=attention_settings.NEW,
+        attention=AttentionSettings({"full_attention": ("rope_theta", 10_000.0)}, has_ntk=True),
         neutral={
             "position_embedding_type": ("rope",),
             "layer_norm_type": ("layer_norm", None),
@@ -380,7 +387,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         is_rms=True,
         has_biases=False,
         activation="silu",
-        attention=attention_settings.QWEN3,
+        attention=AttentionSettings({"full_attention": ("rope_theta", 10_000.0)}, is_causal=True),
         names={"rms_norm_eps": "layer_norm_eps"},
         has_key_heads=True,
         neutral={
@@ -401,7 +408,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         adds_one=True,
         scales_words=True,
         activation="gelu_tanh",
-        attention=attention_settings.GEMMA,
+        attention=AttentionSettings(
+            thetas={
+                "full_attention": ("rope_theta", 1_000_000.0),
+                "sliding_attention": ("rope_local_base_freq", 10_000.0),
+            },
+            windows={"sliding_attention": ("sliding_window", 4_096)},
+        ),
         names={"hidden_activation": "hidden_act", "rms_norm_eps": "layer_norm_eps"},
         has_key_heads=True,
         score_divisor="query_pre_attn_scalar",

@@ -38,25 +38,6 @@ class AttentionSettings:
     has_ntk: bool = False
 
 
-MODERNBERT = AttentionSettings(
-    thetas={"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)},
-    windows={"sliding_attention": ("local_attention", 128)},
-    period=("global_attn_every_n_layers", 3),
-)
-
-NOMIC_BERT = AttentionSettings(thetas={"full_attention": ("rope_theta", 1_000.0)})
-
-QWEN3 = AttentionSettings(thetas={"full_attention": ("rope_theta", 10_000.0)}, is_causal=True)
-
-GEMMA = AttentionSettings(
-    thetas={"full_attention": ("rope_theta", 1_000_000.0), "sliding_attention": ("rope_local_base_freq", 10_000.0)},
-    windows={"sliding_attention": ("sliding_window", 4_096)},
-)
-
-GTE = AttentionSettings(thetas={"full_attention": ("rope_theta", 160_000.0)})
-NEW = AttentionSettings(thetas={"full_attention": ("rope_theta", 10_000.0)}, has_ntk=True)
-
-
 def without_ntk(config: dict[str, Any]) -> dict[str, Any]:
     """Return the same settings with linear scaling of angles in place of the NTK scaling that they ask for.
 
@@ -66,7 +47,7 @@ def without_ntk(config: dict[str, Any]) -> dict[str, Any]:
     scaling = config.get("rope_scaling")
     if not isinstance(scaling, dict) or scaling.get("type") != "ntk" or scaling.keys() != {"type", "factor"}:
         return config
-    factor, theta = _number(scaling, "factor", 1), _number(config, *NEW.thetas["full_attention"])
+    factor, theta = _number(scaling, "factor", 1), _number(config, "rope_theta", 10_000.0)
     head_size = _number(config, "hidden_size", 0) / _number(config, "num_attention_heads", 0)
     rope = {"rope_type": "linear", "rope_theta": theta * factor, "factor": factor ** (2 / head_size)}
     return config | {"rope_scaling": None, "rope_parameters": rope}

@@ -54,7 +54,9 @@ def build_graph(transformer: Transformer) -> ov.Model:
     if transformer.head is not None:
         tokens = _scores(tokens, bias, transformer.head, transformer.eps)
     graph = ov.Model([tokens], [ids, positions, bias], "model")
-    for name, value in _numbers(transformer).items():
+    head = transformer.head.activation if transformer.head else ""
+    numbers = (len(transformer.layers), transformer.num_heads, transformer.num_positions, transformer.eps)
+    for name, value in zip(_NAMES, [*map(repr, numbers), transformer.activation, head], strict=True):
         graph.set_rt_info(value, [_NUMBERS, name])
     return graph
 
@@ -89,12 +91,6 @@ def stored_transformer(path: Path) -> Transformer:
         return _transformer({name: graph.get_rt_info([_NUMBERS, name]).astype(str) for name in _NAMES}, arrays)
     except (KeyError, ValueError, RuntimeError) as error:
         raise ModelMismatch(f"{path} does not name its weights ({error!s:.200}): prepare the model again") from error
-
-
-def _numbers(transformer: Transformer) -> dict[str, str]:
-    head = transformer.head.activation if transformer.head else ""
-    values = (len(transformer.layers), transformer.num_heads, transformer.num_positions, transformer.eps)
-    return dict(zip(_NAMES, [*map(repr, values), transformer.activation, head], strict=True))
 
 
 def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Transformer:

@@ -12,7 +12,6 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model.architecture import MAX_SIZE
 from shoal_workers.model.download import local_folder
-from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.original import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change. Folders of other versions are made again.
@@ -26,6 +25,40 @@ GRAPH = "openvino.xml"
 
 #: File of the table with the weights of queries' tokens, in a prepared folder.
 QUERY_TABLE = "query_table.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """An output besides the pooled vector. Its graph makes `size` numbers from each token vector.
+
+    `kind` says how these numbers become the output: "max" and "sum" reduce them over a text's tokens to the weights of
+    all words of the vocabulary (SPLADE), "ids" takes the one number of a token as the weight of its id (BGE-M3),
+    "vectors" keeps them as the token's vector (ColBERT), and "rest" does so for all tokens but the first (BGE-M3).
+
+    For "ids" and "vectors", tokens with an id in `skipped` are left out; in queries only with `skips_queries`. For a
+    word's weight, log(1 + x) is applied `num_logs` times to its number. A text has at most `max_weights` weights; 0
+    means no limit.
+    """
+
+    kind: str
+    size: int
+    skipped: tuple[int, ...] = ()
+    skips_queries: bool = False
+    num_logs: int = 1
+    max_weights: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryForm:
+    """The form of queries, which differs from the form of documents: cut to `max_tokens`, filled to `min_tokens`.
+
+    `filler` is the id of the tokens that fill a query. Unless `is_filler_seen`, no token attends to them.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    filler: int = 0
+    is_filler_seen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +147,7 @@ class Model:
     def checked(self) -> Self:
         """Return this model itself. Raises ModelMismatch for a property that no model can have."""
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
-        words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
-        words += [self.activation, *prompts, *prompts.values(), *self.pair_forms]
+        words = [self.digest, self.pooling, *prompts, *prompts.values()]
         sizes = [self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1]
         sizes += [head.size for head in self.heads.values()]
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]

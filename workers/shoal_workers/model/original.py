@@ -35,14 +35,12 @@ _LAYERS = {
 _ALIASES = {"MLMTransformer": "Transformer"}
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
 
-#: The orders of layers in a model whose only output is not a text's vector. Any number of Dense layers is possible.
+#: The orders of layers by a model's only output; empty for a text's vector. Any number of Dense layers is possible.
 _ORDERS = {
+    "": (["Transformer", "Pooling", "Dense", "Normalize"], ["Transformer", "Pooling", "Dense"]),
     "sparse": (["Transformer", "SpladePooling"],),
     "multivector": (["Transformer", "Dense", "MultiVectorMask", "Normalize"], ["Transformer", "Dense"]),
 }
-
-#: The orders of layers in a model that makes one vector and has Dense layers.
-_POOLED = (["Transformer", "Pooling", "Dense", "Normalize"], ["Transformer", "Pooling", "Dense"])
 
 #: Files of a model with heads for sparse weights and for vectors of tokens, like BGE-M3.
 BESIDE = {"sparse": "sparse_linear.safetensors", "multivector": "colbert_linear.safetensors"}
@@ -50,14 +48,8 @@ BESIDE = {"sparse": "sparse_linear.safetensors", "multivector": "colbert_linear.
 #: Largest number of tokens of a text in a static model, with the token before each text. model2vec reads 512.
 MAX_STATIC_TOKENS = 513
 
-#: The end of the names of the classes in transformers that score texts.
-_SCORES = "ForSequenceClassification"
-
 #: Largest JSON file that is read, in bytes. Known models have files under 2 MB, except tokenizer.json.
 MAX_JSON_BYTES = 8 << 20
-
-#: The keys of config.json that may have the width of token vectors.
-_WIDTH = ("hidden_size", "d_model")
 
 
 class Original:
@@ -99,7 +91,9 @@ class Original:
     @cached_property
     def width(self) -> Any:
         """The number of values in a token vector of the transformer."""
-        return self.config[next((key for key in _WIDTH if key in self.config), _WIDTH[0])]
+        return self.config[
+            "d_model" if "d_model" in self.config and "hidden_size" not in self.config else "hidden_size"
+        ]
 
     @cached_property
     def tokenizer_config(self) -> dict[str, Any]:
@@ -163,8 +157,7 @@ class Original:
         """The folders of the Dense layers in their order."""
         names = [name for name, _ in self.layers]
         once = [name for n, name in enumerate(names) if name != "Dense" or names[n - 1] != "Dense"]
-        orders = _ORDERS[self.only_output] if self.only_output else _POOLED
-        if names and (self.only_output or "Dense" in names) and once not in orders:
+        if names and (self.only_output or "Dense" in names) and once not in _ORDERS[self.only_output]:
             raise ModelMismatch(f"{self.folder} has layers in the order {', '.join(names)}: use another model")
         return [path for name, path in self.layers if name == "Dense"]
 
@@ -223,7 +216,9 @@ def _properties(name: str, original: Original) -> dict[str, Any]:
         raise ModelMismatch(
             f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
         )
-    has_scores = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and "Pooling" not in layers
+    has_scores = (
+        str((config.get("architectures") or [""])[0]).endswith("ForSequenceClassification") and "Pooling" not in layers
+    )
     if original.only_output:
         found = {"dimension": 1, "pooling": "", **original.prompts}  # the dimension is read later
     elif has_scores or "LogitScore" in layers:

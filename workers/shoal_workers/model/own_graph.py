@@ -19,19 +19,12 @@ _INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 _EXTERNAL = b"\x0a\x08location\x12"
 
 
-def find(folder: Path) -> Path | None:
-    """Return the path of the model's own graph, or None if it has none."""
-    return next((folder / name for name in FILES if (folder / name).is_file()), None)
-
-
 def read(path: Path, dimension: int) -> ov.Model:
     """Return the graph with the inputs of a `Packing` and token vectors as its output. Raises ModelMismatch."""
     graph = _read(path)
     inputs = {_name(parameter): parameter for parameter in graph.get_parameters()}
     if not {"input_ids", "attention_mask"} <= set(inputs) <= _INPUTS:
         raise ModelMismatch(f"{path} takes {', '.join(sorted(map(excerpt, inputs)))}: use a model of texts")
-    if any(node.get_type_name() == "FakeQuantize" or _is_quantised(node) for node in graph.get_ops()):
-        raise ModelMismatch(f"{path} has rounded weights: use the model as it was before it was quantised")
     if graph.get_sinks():
         raise ModelMismatch(f"{path} keeps a state from one text to the next: use another model")
     ids = ops.parameter([-1, -1], np.int32, "ids")
@@ -65,15 +58,6 @@ def _read(path: Path) -> ov.Model:
 def _name(parameter: ov.Node) -> str:
     names: set[str] = parameter.output(0).get_names()
     return min(names & _INPUTS, default=min(names, default=parameter.get_friendly_name()))
-
-
-def _is_quantised(node: ov.Node) -> bool:
-    few_bits = ("i8", "u8", "i4", "u4", "f8e4m3", "f8e5m2")
-    return (
-        node.get_type_name() == "Constant"
-        and node.get_element_type().to_string() in few_bits
-        and int(np.prod(list(node.shape))) > 1_000
-    )
 
 
 def _token_vectors(graph: ov.Model, path: Path, dimension: int) -> ov.Node:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from shoal.errors import ModelMismatch
-from shoal_workers.model.heads.head import Head
+from shoal_workers.model.model import Head
 
 #: Name of the file of reference vectors in a prepared folder.
 FILE = "parity.safetensors"

@@ -111,7 +111,9 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
             f"{model.name} has {what}, and is of an architecture that Shoal does not compute itself ({unknown}): "
             "use another model"
         )
-    if not (path := own_graph.find(with_own_graph(model.name, original.folder))):
+    source = with_own_graph(model.name, original.folder)
+    path = next((source / name for name in own_graph.FILES if (source / name).is_file()), None)
+    if path is None:
         raise ModelMismatch(
             f"{model.name} is of an architecture that Shoal does not compute itself ({unknown}), and has no file "
             f"{' or '.join(own_graph.FILES)}: write it (docs/models.md), or use another model"
@@ -181,12 +183,6 @@ def _usable(what: str) -> Iterator[None]:
 def _adapt_tokenizer(path: Path, original: Original) -> None:
     """Let the tokenizer convert texts to lower case first, if Sentence Transformers does so. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
-    named = original.tokenizer_config.get("truncation_side") or (tokenizer.truncation or {}).get("direction", "right")
-    if str(named).lower() != "right":
-        log.warning(
-            "%s has the truncation_side %s, and Shoal cuts long texts at their end: send truncation_side left",
-            *(path.name, excerpt(named)),
-        )
     own, lower = tokenizer.normalizer, original.tokenizer_config.get("do_lower_case")
     if isinstance(own, BertNormalizer) and lower in (True, False) and lower != own.lowercase:
         raise ModelMismatch(

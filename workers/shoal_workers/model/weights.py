@@ -34,22 +34,16 @@ def files(folder: Path) -> list[Path]:
         raise ModelNotFound(
             f"{folder} has no .safetensors weights, the only format that Shoal loads: save the model as {FILE}"
         )
-    found = [folder / name for name in _indexed(folder / INDEX)]
+    try:
+        if (folder / INDEX).stat().st_size > MAX_HEADER_BYTES:
+            raise ValueError
+        names = set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values())
+        found = [folder / Path(name).name for name in sorted(names)]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise ModelMismatch(f"{folder / INDEX} does not name the weights' files: fetch the model again") from error
     if missing := [path.name for path in found if not path.is_file()]:
         raise ModelNotFound(f"{folder} lacks the weights' file {missing[0]}: fetch the model again")
     return found
-
-
-def _indexed(path: Path) -> list[str]:
-    try:
-        if path.stat().st_size > MAX_HEADER_BYTES:
-            raise ValueError
-        names = sorted(set(json.loads(path.read_text("utf-8"))["weight_map"].values()))
-        if names and all(Path(name).name == name and name.endswith(".safetensors") for name in names):
-            return names
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        pass
-    raise ModelMismatch(f"{path} names no .safetensors files beside it: fetch the model again")
 
 
 def digest(*folders: Path, others: Iterable[Path] = ()) -> str:
@@ -64,13 +58,7 @@ def digest(*folders: Path, others: Iterable[Path] = ()) -> str:
 
 def read(folder: Path) -> dict[str, NDArray[np.float32]]:
     """Return the weights by name, as float32, without whole numbers. Raises ModelNotFound or ModelMismatch."""
-    tensors: dict[str, NDArray[np.float32]] = {}
-    for path in files(folder):
-        found = read_file(path)
-        if twice := tensors.keys() & found.keys():
-            raise ModelMismatch(f"{path} has tensor {excerpt(min(twice))} a second time: fetch the model again")
-        tensors |= found
-    return tensors
+    return {name: tensor for path in files(folder) for name, tensor in read_file(path).items()}
 
 
 def read_file(path: Path) -> dict[str, NDArray[np.float32]]:

@@ -44,7 +44,7 @@ class Range(NamedTuple):
 
 
 def find_products(graph: ov.Model) -> Iterator[tuple[ov.Node, Array]]:
-    """Yield each product of activations, its first input, with weights `[outputs, inputs]`, in the graph's order.
+    """Yield the node and the weights `[outputs, inputs]` of each product of activations with weights, in order.
 
     A layer with one output, such as a reranker's last layer, is left out, because OpenVINO 2026.4 computes it wrong in
     8 bits.

@@ -73,10 +73,11 @@ class OpenVinoEngine:
         return core().compile_model(self._graph, "CPU", self._options | options)
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[OpenVinoPass]":
-        return _started([self._together] if together else self._side_by_side, packings)
+        requests = [self._together] if together else self._side_by_side
+        return [OpenVinoPass(request, packing) for request, packing in zip(requests, packings, strict=False)]
 
     def start_aside(self, packings: Sequence[Packing]) -> "list[OpenVinoPass]":
-        return _started(self._aside, packings)
+        return [OpenVinoPass(request, packing) for request, packing in zip(self._aside, packings, strict=False)]
 
     @cached_property
     def _aside(self) -> list[Any]:
@@ -90,24 +91,11 @@ class OpenVinoEngine:
         return engine
 
 
-def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[OpenVinoPass]":
-    """Start a pass over each packing. If one cannot start, wait for the passes that have started."""
-    passes: list[OpenVinoPass] = []
-    try:
-        for request, packing in zip(requests, packings, strict=False):
-            passes.append(OpenVinoPass(request, packing))
-    except Exception:
-        for started in passes:
-            started.request.wait()  # the pass reads the packing until it ends
-        raise
-    return passes
-
-
 class OpenVinoPass:
-    """A pass as a running inference request. It keeps its inputs alive, because OpenVINO reads them in place."""
+    """A pass as a running inference request, which keeps its inputs, because OpenVINO reads them in place."""
 
     def __init__(self, request: Any, packing: Packing):
-        self.request, self._packing = request, packing
+        self.request, request.packing = request, packing
         request.start_async(dict(enumerate(packing)), share_inputs=True)
 
     def ends_within(self, seconds: float) -> bool:

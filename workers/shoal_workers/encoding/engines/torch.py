@@ -121,8 +121,7 @@ class Attending(NamedTuple):
     """Attention in a grid, the same for all layers with equal settings.
 
     `bias` is added to attention scores, `[texts, heads, queries, keys]`. `angles` are the cosines and sines that rotate
-    queries and keys. `distances` has the row of each query and key in the layers'
-    distance tables (DeBERTa).
+    queries and keys. `distances` has the row of each query and key in the layers' distance tables (DeBERTa).
     """
 
     grid: Grid

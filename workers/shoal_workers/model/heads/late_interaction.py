@@ -11,8 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
 from shoal_workers.model.graph import Graphs, build_head
-from shoal_workers.model.heads.head import Head, QueryForm
-from shoal_workers.model.model import Model
+from shoal_workers.model.model import Head, Model, QueryForm
 from shoal_workers.model.original import Original, read_json
 from shoal_workers.model.transformer import Array, Linear, Transformer
 
@@ -116,10 +115,7 @@ def _settings(model: Model, original: Original) -> tuple[dict[str, str], tuple[s
 
 def _filled(length: Any, attend: Any) -> dict[str, Any]:
     """Return the settings of queries that are filled to a fixed length: 32 tokens if the files name none."""
-    return {
-        "query_length": None,
-        "query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length or 32},
-    }
+    return {"query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length or 32}}
 
 
 def _make_special(tokenizer: Tokenizer, prefixes: tuple[str, ...], path: Path) -> None:

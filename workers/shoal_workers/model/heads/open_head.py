@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.vectors import SparseVector
 from shoal_workers.model.graph import core
-from shoal_workers.model.heads.head import Head
+from shoal_workers.model.model import Head
 
 Array = NDArray[np.float32]
 

@@ -12,9 +12,8 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
 from shoal_workers.model import weights
 from shoal_workers.model.graph import Graphs, build_head
-from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.heads.late_interaction import read_late, read_linear
-from shoal_workers.model.model import QUERY_TABLE, Model
+from shoal_workers.model.model import QUERY_TABLE, Head, Model, QueryForm
 from shoal_workers.model.original import Original, read_json
 from shoal_workers.model.transformer import Array, Transformer, read_words_head
 
