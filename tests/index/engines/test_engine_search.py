@@ -184,16 +184,14 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://localhost", "is not an address of an engine: it must begin with postgresql://"),
+        ("http://localhost", "is not an address of an engine: it takes postgresql://, a host"),
         ("postgresql://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
-        ("postgresql://localhost:99999999", "is not an address of an engine: Port out of range"),
-        ("postgresql:folder", "it names no host"),
         ("postgresql://:secret@localhost:port", "has a password"),
         ("postgresql://localhost/db?password=secret", "has a password"),
         ("postgresql://localhost/db?sslpassword=secret", "has a password"),
         ("postgresql://user:a#secret@localhost", "has a password"),
-        ("postgresql://localhost/my db", "has white space"),
-        ("postgresql://localhost/db#news", "after the # there must be"),
+        ("postgresql://localhost/my db", "is not an address of an engine"),
+        ("postgresql://localhost/db#news", "is not an address of an engine"),
         ("postgresql://localhost/db?secrets=1", "cannot hold the index: invalid URI query parameter"),
     ],
 )
@@ -272,8 +270,10 @@ def test_an_outage_and_lost_rows_are_noticed_and_searches_fail_without_a_call_fo
     (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
     with pytest.raises(IndexCorrupt, match="has 0 of 3 rows of the index: push it again"):
         search.answer()
+    assert pushed._table._connection
+    pushed._table._connection.close()
     replace(pushed.manifest, engine="redis://localhost#news").save(version)  # an earlier release pushed it
-    with pytest.raises(IndexCorrupt, match=r"cannot be searched, because .*must begin with postgresql://"):
+    with pytest.raises(IndexCorrupt, match=r"cannot be searched, because .*it takes postgresql://"):
         open_version(version)
 
 
