@@ -311,7 +311,7 @@ def test_an_interrupted_build_is_of_use_to_a_build_of_other_documents_but_not_to
     builds.run(texts, again := MadeVectors(), publishes=False)
     assert again.num_texts == len(texts) + 20
     shutil.rmtree(builds.out)
-    builds.fail(MANY, stopping(SYNC_EVERY + 64), key="one")
+    builds.fail(MANY, stopping(SYNC_EVERY + 64))
     changed = ["new", *MANY[100:200], MANY[100], *MANY[:50]]
     options: dict[str, Any] = {"kinds": {"n": "keyword"}, "language": "none"}
     result = builds.run(changed, again := MadeVectors(), **options)

@@ -4,7 +4,6 @@ import random
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from shoal.process.durable_file import replace_file
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
-from shoal_workers.index.build.builder import BUILD, BuildResult, build
+from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, FILES, MANIFEST, Manifest
@@ -181,19 +180,6 @@ def test_if_changes_are_damaged_the_version_before_is_folded_in(news: News, capl
     assert news.version.name == before.version
 
 
-def test_a_build_with_the_key_of_another_returns_the_version_of_that_build(news: News) -> None:
-    """The process of a job may be killed after its build has ended and before the job has ended."""
-    first = news.build(key="other")
-    left = news.build(key="job", publishes=False, reuses=False)
-    again = news.build(encoder=(encoder := MadeVectors()), key="job")
-    assert (again, encoder.num_texts) == (replace(left, is_published=True), 0)
-    assert news.version.name == left.version
-    publish(news.out, first.version)
-    rollback(news.out)
-    assert news.build(key="job") == again
-    assert {version.name for version in list_versions(news.out)} == {first.version, left.version}
-
-
 @pytest.mark.parametrize("killed_at", ["sync_folder", CURRENT, HISTORY])
 def test_a_build_that_is_killed_while_it_publishes_is_published_by_the_next_try(
     news: News, monkeypatch: pytest.MonkeyPatch, killed_at: str
@@ -203,17 +189,17 @@ def test_a_build_that_is_killed_while_it_publishes_is_published_by_the_next_try(
             raise KeyboardInterrupt
         replace_file(path, text)
 
-    first = news.build(key="other").version
+    first = news.build().version
+    news.append({"new": "storm"})
     with monkeypatch.context() as patched:
         name = "build.builder.sync_folder" if killed_at == "sync_folder" else "versions.replace_file"
         patched.setattr(f"shoal_workers.index.{name}", be_killed)
         with pytest.raises(KeyboardInterrupt):
-            news.build(key="job", reuses=False)
-    again = news.build(key="job")
-    assert (again.is_published, news.version.name) == (True, again.version)
-    assert {path.name for path in news.version.iterdir()} == {*FILES, MANIFEST, BAD_ROWS, BUILD}
+            news.build()
+    again = news.build()
+    assert (again.is_published, news.version.name, news.ids[10:]) == (True, again.version, ["new"])
+    assert {path.name for path in news.version.iterdir()} == {*FILES, MANIFEST, BAD_ROWS}
     assert rollback(news.out) == first
-    assert not news.build(key="job").is_published  # the version was rolled back
 
 
 # Redis

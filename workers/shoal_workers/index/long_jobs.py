@@ -176,7 +176,6 @@ def build_index(
     report: Report,
     *,
     settings: Settings = DEFAULTS,
-    resume_key: str = "",
     changes: IndexChanges | None = None,
 ) -> BuildResult:
     """Build a version of the index in `folder`. `builder.build` describes the steps and the errors."""
@@ -189,7 +188,6 @@ def build_index(
         reuses=not request.full,
         skips_bad=request.on_bad == "skip",
         num_kept=settings.kept_versions,
-        key=resume_key,
         changes=changes,
         drop_changes_before=request.drop_changes_before,
         kinds=request.kinds(),

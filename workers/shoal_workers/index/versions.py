@@ -151,11 +151,6 @@ def make_current(folder: Path, name: str) -> None:
     _write_history(folder, [*(other for other in before if other != name), name])
 
 
-def was_published(folder: Path, name: str) -> bool:
-    """Return True for a published version, but False if it was rolled back and another version was published later."""
-    return name in _published(folder)
-
-
 def remove_old(folder: Path, built: str, num_kept: int) -> None:
     """Remove all versions except `num_kept`. The caller holds the lock of `changing`.
 

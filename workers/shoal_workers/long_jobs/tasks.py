@@ -48,9 +48,7 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
     folder = where_is(settings, request.name)
     with Client.from_settings(settings) as client:
         encoder, changes = PoolEncoder.find(client), changes_of(request.name, client)
-        result = long_jobs.build_index(
-            request, folder, encoder, report, settings=settings, resume_key=job_id, changes=changes
-        )
+        result = long_jobs.build_index(request, folder, encoder, report, settings=settings, changes=changes)
         progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
         upload_index(settings, folder, lambda: report(progress))
         if changes:  # only now, because other machines need the changes until they serve the uploaded version

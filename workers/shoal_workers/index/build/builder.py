@@ -15,7 +15,7 @@ import numpy as np
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
 from shoal.errors import IndexCorrupt, IndexNotFound, Unsupported
-from shoal.process.durable_file import replace_file, sync_files, sync_folder
+from shoal.process.durable_file import sync_files, sync_folder
 from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import DOCUMENT, Cutter
@@ -43,13 +43,10 @@ from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import language_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import LexicalIndex, read_description
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
+from shoal_workers.index.versions import changing, current_name, make_current, remove_old
 
 if TYPE_CHECKING:
     from shoal_workers.encoding.reranker import LateReranker
-
-#: A file in the folder of a version with the key and the result of its build, if the build had a key.
-BUILD = "build.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,6 @@ def build(
     publishes: bool = True,
     reuses: bool = True,
     num_kept: int = 3,
-    key: str = "",
     changes: IndexChanges | None = None,
     drop_changes_before: float | None = None,
     cutter: Cutter | None = None,
@@ -104,19 +100,17 @@ def build(
 
     The version is not published if `began_from` is no longer the current version. If the build `reuses`, texts of the
     former version are not embedded again, and a build that would repeat the current version makes no new one. Texts
-    that a killed build has embedded are not embedded again either. If `key` is not empty, a version that was built with
-    this key is not built again. Old versions are removed until `num_kept` are left. With `skips_bad`, bad rows are left
-    out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current version's changes and
-    the later `changes` are folded in, except changes made before `drop_changes_before`. Raises BadDocument, DiskFull,
-    IndexBusy during another build, IndexCorrupt, and the errors of `report` and the encoder.
+    that a killed build has embedded are not embedded again either. Old versions are removed until `num_kept` are left.
+    With `skips_bad`, bad rows are left out; with a `cutter`, rows are chunks; the model `late` makes their token
+    vectors. The current version's changes and the later `changes` are folded in, except changes made before
+    `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and the errors of
+    `report` and the encoder.
     """
     began_from, language = began_from or current_name(out), _language_for(encoder.model, language)
-    if built := _built_before(out, key):
-        return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
     with open_scratch(out) as folder:
         state = BuildState(folder, report)
-        version = _Version(state, source, encoder, cutter, language, late, reuses, key)
+        version = _Version(state, source, encoder, cutter, language, late, reuses)
         collect_changes(state, out, changes, drop_changes_before)
         read_source(state, source, skips_bad, cutter)
         ids = {DOCUMENT: "keyword"} if cutter else {}  # as numbers, the ids 1.1 and 1.10 would be equal
@@ -140,34 +134,19 @@ def _language_for(model: ModelInfo, language: str | None) -> str | None:
     return LEARNED
 
 
-def _built_before(out: Path, key: str) -> BuildResult | None:
-    """Return the result of an earlier build with this key, if it has ended and its version still exists.
-
-    A long job is run again if its process is killed after the build, but before the job's result is written.
-    """
-    for path in out.glob(f"[!.]*/{BUILD}") if key else ():
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            values = json.loads(path.read_text("utf-8"))
-            if values["key"] == key and (path.parent / MANIFEST).is_file():
-                return BuildResult(**{**values["result"], "first_bad": tuple(values["result"]["first_bad"])})
-    return None
-
-
 def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from: str | None) -> bool:
     """Move a version out of the folder of its build, and publish it; return False if it is not published.
 
-    It is not published if `began_from` is no longer the current version, or if it was published and then rolled back,
-    because a later publication or rollback takes precedence.
+    It is not published if `began_from` is no longer the current version, because a later publication or rollback takes
+    precedence.
     """
     with changing(out):
-        if not (out / version).exists():
-            (out / SCRATCH).rename(out / version)
-            sync_folder(out)
+        (out / SCRATCH).rename(out / version)
+        sync_folder(out)
         for path in (out / version).iterdir():
-            if path.name not in (*FILES, *TOKEN_FILES, MANIFEST, BAD_ROWS, BUILD):
+            if path.name not in (*FILES, *TOKEN_FILES, MANIFEST, BAD_ROWS):
                 path.unlink()
-        current = current_name(out)
-        if publishes and current == began_from and not was_published(out, version):
+        if publishes and current_name(out) == began_from:
             make_current(out, version)
         remove_old(out, version, num_kept)
         return current_name(out) == version
@@ -184,7 +163,6 @@ class _Version:
     language: str | None
     late: "LateReranker | None"
     reuses: bool
-    key: str
 
     def find_unchanged(self, out: Path) -> BuildResult | None:
         """Return the current version as the result of a build that would only repeat it; None for any other build.
@@ -234,10 +212,7 @@ class _Version:
         num_embedded = len(np.unique(plan.taken_from[is_embedded]))
         self._write_manifest(width, num_embedded)
         result = self._result(num_embedded, int((~is_embedded).sum()))
-        result = replace(result, found_share=found_share, fields=fields)
-        if self.key:
-            replace_file(folder / BUILD, json.dumps({"key": self.key, "result": asdict(result)}))
-        return result
+        return replace(result, found_share=found_share, fields=fields)
 
     def _result(self, num_embedded: int, num_reused: int) -> BuildResult:
         state = self.state

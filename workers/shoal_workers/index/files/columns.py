@@ -157,12 +157,9 @@ class Columns(dict[str, Column]):
     @classmethod
     def without_rows(cls, folder: Path) -> Self:
         """Return the names and kinds of the columns in a folder, with no values. Raises IndexCorrupt."""
-        columns = {}
-        for about in _read_fields(folder):
-            kind, codes = about["kind"], np.empty((1 + about["is_list"], 0), np.int32)
-            terms = Keywords.of([]) if kind == "keyword" else np.empty(0, TERM_TYPES[kind])
-            columns[about["name"]] = Column(about["name"], kind, terms, np.zeros(1, np.int64), codes[0], codes)
-        return cls(columns)
+        codes = np.empty((1, 0), np.int32)
+        nothing = Keywords.of([]), np.zeros(1, np.int64), codes[0], codes
+        return cls({one["name"]: Column(one["name"], one["kind"], *nothing) for one in _read_fields(folder)})
 
 
 def save_columns(folder: Path, columns: Iterable[Column]) -> None:

@@ -5,7 +5,6 @@ my-index/history                     the versions that were published, one per l
 my-index/.rollback                   the last rollback with a key: see `versions`
 my-index/.building/                  the version of a running or interrupted build
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, time of build
-my-index/<version>/build.json        the key and the result of the build: see `builder`
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
 my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`

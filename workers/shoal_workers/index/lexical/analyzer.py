@@ -111,21 +111,15 @@ class Analyzer:
         """Return the terms of a text in their order, with repetitions."""
         return np.fromiter(chain.from_iterable(map(self._terms.__getitem__, split_words(text))), np.uint64)
 
-    def places(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Yield start, stop and term of each word of a text, except stop words."""
-        for start, stop, word in find_words(text):
-            if terms := self._terms[word]:
-                yield start, stop, terms[-1]
-
-    def matches(self, text: str, wanted: Container[int]) -> Iterator[tuple[int, int, int]]:
-        """Yield start, stop and term of each wanted word of a text, and of wanted characters in pairs."""
+    def places(self, text: str, wanted: Container[int] | None = None) -> Iterator[tuple[int, int, int]]:
+        """Yield start, stop and term of each word that is no stop word, or of wanted words and wanted characters."""
         for start, stop, word in find_words(text):
             terms = self._terms[word]
-            if terms and terms[-1] in wanted:
+            if terms and (wanted is None or terms[-1] in wanted):
                 yield start, stop, terms[-1]
                 continue
             for n, term in enumerate(terms[:-1]):
-                if term in wanted:
+                if wanted and term in wanted:
                     yield start + n, start + n + 1, term
 
     def words(self, text: str) -> dict[int, str]:
@@ -159,7 +153,9 @@ class _Terms(dict[str, tuple[int, ...]]):
 @cache
 def _terms_in(language: str) -> _Terms:
     """Return the terms of a language's words. All indexes share them, because they take up to 47 MB."""
-    return _Terms(STOP_WORDS.get(language, frozenset()), _stemmer(language))
+    # The stemmer's own cache is off: it would be a second cache, and is not thread-safe.
+    stem = str if language in (NO_LANGUAGE, LEARNED) else Stemmer.Stemmer(language, 0).stemWord
+    return _Terms(STOP_WORDS.get(language, frozenset()), stem)
 
 
 def find_language(texts: Iterator[str]) -> str:
@@ -169,14 +165,6 @@ def find_language(texts: Iterator[str]) -> str:
     best, second = sorted(shares, key=shares.__getitem__, reverse=True)[:2]
     is_clear = shares[best] >= max(MIN_SHARE, MIN_LEAD * shares[second])
     return best if len(words) >= _MIN_WORDS and is_clear else NO_LANGUAGE
-
-
-def _stemmer(language: str) -> Callable[[str], str]:
-    """Return the function that returns the stem of a word."""
-    if language in (NO_LANGUAGE, LEARNED):
-        return str
-    # The stemmer's own cache is off: it would be a second cache, and is not thread-safe.
-    return Stemmer.Stemmer(language, 0).stemWord  # type: ignore[no-any-return]
 
 
 def _hash_of(term: str) -> int:

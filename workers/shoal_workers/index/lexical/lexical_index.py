@@ -168,33 +168,29 @@ class LexicalIndex:
         """Return the index after adding documents with these texts.
 
         Documents are numbered, the old ones first and then the added ones. The documents with the numbers in `kept`
-        stay, in the order of `kept`. Learned words are in the `sparse` vectors of the texts. A text that an earlier
-        release added has no such vector, and has no terms before the next build.
+        stay, in the order of `kept`. Learned words are in the `sparse` vectors of the texts. A text that was added
+        before the index had learned words has no such vector, and has no terms before the next build.
         """
         rows_of = np.full(self.count + len(texts), -1, np.int32)
         rows_of[kept] = np.arange(len(kept))
         postings = [(np.repeat(self.terms, np.diff(self.starts)), rows_of[self.rows], self.impacts)]
         for number, (row, text) in enumerate(zip(rows_of[self.count :], texts, strict=True)):
-            terms, of_text = self._learned(sparse[number]) if self.is_learned else self._counted(text)
-            postings.append((terms, np.full(len(terms), row), of_text))
+            if not self.is_learned:
+                found = self.analyzer.terms(text)
+                terms, counts = np.unique(found, return_counts=True)
+                of_text = impacts(counts, len(found), self.average_length)
+            elif (vector := sparse[number]) is not None:
+                terms = terms_of(vector.indices)
+                of_text = np.clip(np.rint(vector.values / self.step), 1, 255).astype(np.uint8)
+            else:
+                continue
+            postings.append((terms, np.full(len(terms), row, np.int32), of_text))
         terms, rows, steps = (np.concatenate(parts) for parts in zip(*postings, strict=True))
         order = np.lexsort((rows, terms))
         order = order[rows[order] >= 0]
         terms, starts = np.unique(terms[order], return_index=True)
         starts = np.append(starts, len(order))
         return replace(self, count=len(kept), terms=terms, starts=starts, rows=rows[order], impacts=steps[order])
-
-    def _counted(self, text: str) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """Return the terms of an added text, and the impact of each."""
-        found = self.analyzer.terms(text)
-        distinct, counts = np.unique(found, return_counts=True)
-        return distinct, impacts(counts, len(found), self.average_length)
-
-    def _learned(self, vector: SparseVector | None) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """Return the terms of an added text with this sparse vector, and the impact of each, at most 255 steps."""
-        if vector is None:
-            return np.empty(0, np.uint64), np.empty(0, np.uint8)
-        return terms_of(vector.indices), np.clip(np.rint(vector.values / self.step), 1, 255).astype(np.uint8)
 
     def _find(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where the postings of each term begin, and how many there are."""

@@ -23,7 +23,7 @@ def snippet(
     `weights` are the weights of the query's terms. Only the first `num_read` characters are searched. Positions are in
     characters; in `highlights` they count from the start of the passage.
     """
-    matches = [*analyzer.matches(text[:num_read], weights)]
+    matches = [*analyzer.places(text[:num_read], weights)]
     first, last = _best(matches, weights, max_chars)
     start, stop = _passage(text, first, last, max_chars)
     highlights: list[list[int]] = []
