@@ -124,7 +124,9 @@ def test_queries_and_documents_of_a_late_interaction_model_are_read_in_their_own
     assert [len(rows) for rows in query.multivectors] == query.tokens == [late_model.QUERY_TOKENS] * 2
     assert document.tokens[0] > 30
     assert (query.truncated, document.truncated) == ([True, False], [False, False])
-    assert f"has more than the {late_model.QUERY_TOKENS} tokens of the model's context length" in error(long).message  # cognee reads this text
+    assert (
+        f"has more than the {late_model.QUERY_TOKENS} tokens of the model's context length" in error(long).message
+    )  # cognee reads this text
     assert whole.error is None
 
 

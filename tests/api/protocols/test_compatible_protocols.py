@@ -118,6 +118,12 @@ OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"input": "a", "truncation": False, "output_dimension": 2},
         {"truncate": False, "dimensions": 2},
     ),
+    (
+        "/v2/embed",
+        {"texts": ["a"], "truncate": "START", "output_dimension": 2},
+        {"truncation_side": "left", "dimensions": 2},
+    ),
+    ("/v2/embed", {"texts": ["a"], "truncate": "NONE"}, {"truncate": False}),
     ("/vectors", {"text": "a", "config": {"task_type": "query", "dimensions": 2}}, QUERY | {"dimensions": 2}),
     ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, {"truncate": False}),
     ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, {"truncation_side": "left"}),
