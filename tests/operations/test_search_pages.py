@@ -25,12 +25,6 @@ MAX_PAGES = 1_000
 QUERY = unit_vectors(1, DIMENSION, 1)[0]
 
 
-def change(scene: Scene, added: list[Document], deleted: list[str], position: str = "1-1", seed: int = 2) -> None:
-    """Change the index, with random vectors for the added documents."""
-    vectors = unit_vectors(len(added), DIMENSION, seed)
-    apply(scene.index, [Change(tuple(added), vectors, tuple(deleted), "d", 0.0)], position)
-
-
 def pages(scene: Scene, cursor: str | None, k: int, **options: Any) -> Iterator[list[str]]:
     """Yield the ids of the hits of each page after a cursor."""
     for _ in range(MAX_PAGES):
