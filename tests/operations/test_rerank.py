@@ -295,8 +295,6 @@ def test_texts_and_hits_over_the_limits_are_refused(worker: Worker) -> None:
         ({}, "query is null: it takes a string"),
         ({"query": " \n"}, "query is empty: it takes the text that the texts are scored for"),
         ({"query": "a", "raw_scores": 1}, "raw_scores is 1: it takes true or false"),
-        ({"query": "a", "texts": []}, "the list of texts is empty"),
-        ({"query": "a", "texts": "b"}, "texts is a string: it takes a list of strings"),
         ({"query": "a", "options": Options(normalize=False)}, "normalize does not go with a rerank: leave it out"),
         ({"query": "a", "options": Options(output="tokens")}, "output does not go with a rerank"),
         ({"query": "a", "options": Options(prompt_name="query")}, "prompt_name does not go with a rerank"),
@@ -307,16 +305,11 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], words: str) -> None:
         Rerank(**({"texts": ["b"]} | fields))
 
 
-def test_a_job_and_its_reply_are_packed_and_unpacked() -> None:
+def test_a_job_is_packed_and_split_with_its_query() -> None:
     job = Rerank(["a", "b"], Options(truncate=False), query="c", raw_scores=True)
     assert operations.unpack(job.pack()) == job
     assert [part.query for part in job.split(1)] == ["c", "c"]
-    assert job.digest() != Rerank(["a", "b"], Options(truncate=False), query="d", raw_scores=True).digest()
-    reply = Reply("x", scores=np.array([0.1, -7.25], np.float32), tokens=[3, 4], truncated=[False, True], model="m")
-    found = Reply.unpack(reply.pack())
-    assert scores(found).dtype == np.float32
-    assert scores(found).tolist() == scores(reply).tolist()
-    assert scores(Reply.join([reply, reply])).tolist() == [*scores(found), *scores(found)]
+    assert job.digest() != replace(job, query="d").digest()
     with pytest.raises(InvalidText, match=r"^query: "):
         Rerank(["a"], query="\ud83d").pack()
     assert sigmoid(np.array([-1e4, 0, 1e4], np.float32)).tolist() == [0, 0.5, 1]

@@ -94,16 +94,3 @@ def test_the_pages_of_one_search_may_differ_in_their_traces_and_in_the_order_of_
     for changed in others:
         other = replace(Search(["storm"], search=options), **changed)
         assert "belongs to another search or index" in refusal(scene.index, other, QUERY[None])
-
-
-@pytest.mark.parametrize("sort", [None, [{"field": "n", "order": "desc"}]])
-@pytest.mark.parametrize("options", [{}, {"filter": {"n": {"lt": 20}}, "min_score": -1.0}])
-def test_pages_go_on_in_a_version_that_is_published_meanwhile(
-    options: dict[str, Any], sort: list[dict[str, str]] | None, tmp_path: Path
-) -> None:
-    options = {**options, "sort": sort}
-    ids, cursor = first_page(forty(tmp_path / "v1"), **options)
-    scene = forty(tmp_path / "v2")
-    whole = [hit["id"] for hit in scene.answer(QUERY, 40, **options).hits[0]]
-    assert whole[:10] == ids
-    assert [one for page in pages(scene, cursor, 4, **options) for one in page] == whole[10:]
