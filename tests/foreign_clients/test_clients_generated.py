@@ -27,18 +27,9 @@ PACKAGES = Path(os.environ.get("TEST_JAVASCRIPT_CLIENTS", "/nowhere")) / "node_m
 GENERATOR = Path(sys.executable).with_name("openapi-python-client")
 
 
-@pytest.fixture
-def document(api: FlaskClient) -> dict[str, Any]:
-    """The OpenAPI document of a service with all protocols."""
-    found: dict[str, Any] = api.get("/openapi.json").get_json()
-    return found
-
-
-def test_each_operation_has_a_unique_id_and_no_field_a_default(
-    document: dict[str, Any],
-) -> None:
+def test_each_operation_has_a_plain_id_and_no_field_a_default(api: FlaskClient) -> None:
+    document = api.get("/openapi.json").get_json()
     ids = [about["operationId"] for methods in document["paths"].values() for about in methods.values()]
-    assert len(ids) == len(set(ids))
     assert [one for one in ids if not re.fullmatch("[a-z]+([A-Z][a-z]*|V[12])*", one)] == []
     links = document["paths"]["/v1/jobs"]["post"]["responses"]["202"]["links"]
     linked = {link["operationId"] for link in links.values()}

@@ -130,19 +130,17 @@ def test_queries_and_documents_of_a_late_interaction_model_are_read_in_their_own
     assert whole.error is None
 
 
-def test_vectors_of_tokens_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_three: Encoder) -> None:
+def test_vectors_of_tokens_and_weights_of_words_are_bounded_by_the_bytes_of_a_reply(
+    queue: Queue, of_three: Encoder
+) -> None:
     jobs = [job(*["storm " * 40] * count, output=ALL) for count in (1, 3)]
     few, many = computed(queue, of_three, *jobs, max_reply_bytes=4 * 32 * 30)  # vectors of tokens have 8 numbers
     assert few.multivectors is not None
-    assert error(many).code == "too_large"
-    assert "a reply has room for the vectors of 120" in error(many).message
-
-
-def test_weights_of_words_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_three: Encoder) -> None:
     texts = [f"{n} " + "storm " * 100 for n in range(300)]  # the job needs several passes
-    (many,) = computed(queue, of_three, job(*texts, output="sparse"), max_reply_bytes=512)
-    assert error(many).code == "too_large"
-    assert "weights of words, and a reply has room for 64" in error(many).message
+    (weights,) = computed(queue, of_three, job(*texts, output="sparse"), max_reply_bytes=512)
+    for reply, room in ((many, "the vectors of 120"), (weights, "64")):
+        assert error(reply).code == "too_large"
+        assert f"a reply has room for {room} (SHOAL_MAX_REPLY_MB)" in error(reply).message
 
 
 def test_workers_tell_their_outputs_and_cache_vectors_alone(queue: Queue, late: Encoder, of_three: Encoder) -> None:
@@ -191,35 +189,30 @@ TEXT = "The storm hit Europe. Rain falls in the market! Is the climate of Europe
 
 
 class TestChunked:
-    @pytest.mark.parametrize("options", [{"prompt_name": "query"}, {"normalize": False, "dimensions": 7}])
-    def test_a_chunk_has_the_vector_of_its_part_of_the_text(self, worker: Worker, options: dict[str, Any]) -> None:
-        texts = [TEXT, "storm", "", TEXT[3:400]]
-        reply = embed(worker, *texts, output="chunks", chunk_tokens=40, chunk_overlap=9, **options)
+    @pytest.mark.parametrize(
+        "options", [{"prompt_name": "query"}, {"normalize": False, "dimensions": 7}, {"pooling": "cls"}]
+    )
+    def test_a_chunk_has_the_vector_of_its_part_and_a_text_the_mean_of_its_chunks_by_their_tokens(
+        self, worker: Worker, options: dict[str, Any]
+    ) -> None:
+        texts, chunked = [TEXT, "storm", "  ", "", TEXT[3:400]], options | {"chunk_tokens": 40, "chunk_overlap": 9}
+        reply = embed(worker, *texts, output="chunks", **chunked)
         found = reply.chunks_by_text()
-        assert [len(part) > 10 for part in found] == [True, False, False, False]
-        assert [len(part) for part in found[1:3]] == [1, 1]
+        assert [len(part) > 10 for part in found] == [True, False, False, False, False]
+        assert [len(part) for part in found[1:4]] == [1, 1, 1]
         parts = [text[c.start : c.stop] for text, part in zip(texts, found, strict=True) for c in part]
         alone = embed(worker, *parts, **options)
         np.testing.assert_allclose(np.stack([c.vector for part in found for c in part]), vectors(alone), atol=1e-5)
         assert [c.tokens for part in found for c in part] == alone.tokens
-        assert reply.tokens == [sum(c.tokens for c in part) for part in found]
-        assert (reply.characters, reply.truncated) == ([len(text) for text in texts], [False] * 4)
-
-    @pytest.mark.parametrize("options", [{"dimensions": 7}, {"normalize": False, "pooling": "cls"}])
-    def test_one_vector_is_the_mean_of_the_chunks_by_their_tokens(
-        self, worker: Worker, options: dict[str, Any]
-    ) -> None:
-        texts = [TEXT, "storm in europe", "  ", TEXT[:300]]
-        options |= {"chunk_tokens": 30}
-        found = embed(worker, *texts, output="chunks", **options).chunks_by_text()
-        parts = [([c.vector for c in part], [c.tokens for c in part]) for part in found]
-        means = np.stack([np.average(rows, axis=0, weights=tokens) for rows, tokens in parts])
+        whole = embed(worker, *texts, **chunked)
+        assert whole.tokens == reply.tokens == [sum(c.tokens for c in part) for part in found]
+        assert (reply.characters, reply.truncated) == ([len(text) for text in texts], [False] * 5)
+        weighed = [([c.vector for c in part], [c.tokens for c in part]) for part in found]
+        means = np.stack([np.average(rows, axis=0, weights=tokens) for rows, tokens in weighed])
         if options.get("normalize", True):
             means /= np.linalg.norm(means, axis=1, keepdims=True)
-        reply = embed(worker, *texts, **options)
-        np.testing.assert_allclose(vectors(reply), means, atol=1e-5)
-        assert reply.tokens == [sum(c.tokens for c in part) for part in found]
-        assert reply.chunks is None
+        np.testing.assert_allclose(vectors(whole), means, atol=1e-5)
+        assert whole.chunks is None
 
     def test_chunks_with_prompt_and_special_tokens_must_fit_into_the_model(self, worker: Worker) -> None:
         joined = "e\u200d" * 3_000  # no chunk ends within this word

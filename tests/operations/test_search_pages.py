@@ -25,12 +25,6 @@ MAX_PAGES = 1_000
 QUERY = unit_vectors(1, DIMENSION, 1)[0]
 
 
-def change(scene: Scene, added: list[Document], deleted: list[str], position: str = "1-1", seed: int = 2) -> None:
-    """Change the index, with random vectors for the added documents."""
-    vectors = unit_vectors(len(added), DIMENSION, seed)
-    apply(scene.index, [Change(tuple(added), vectors, tuple(deleted), "d", 0.0)], position)
-
-
 def pages(scene: Scene, cursor: str | None, k: int, **options: Any) -> Iterator[list[str]]:
     """Yield the ids of the hits of each page after a cursor."""
     for _ in range(MAX_PAGES):
@@ -100,16 +94,3 @@ def test_the_pages_of_one_search_may_differ_in_their_traces_and_in_the_order_of_
     for changed in others:
         other = replace(Search(["storm"], search=options), **changed)
         assert "belongs to another search or index" in refusal(scene.index, other, QUERY[None])
-
-
-@pytest.mark.parametrize("sort", [None, [{"field": "n", "order": "desc"}]])
-@pytest.mark.parametrize("options", [{}, {"filter": {"n": {"lt": 20}}, "min_score": -1.0}])
-def test_pages_go_on_in_a_version_that_is_published_meanwhile(
-    options: dict[str, Any], sort: list[dict[str, str]] | None, tmp_path: Path
-) -> None:
-    options = {**options, "sort": sort}
-    ids, cursor = first_page(forty(tmp_path / "v1"), **options)
-    scene = forty(tmp_path / "v2")
-    whole = [hit["id"] for hit in scene.answer(QUERY, 40, **options).hits[0]]
-    assert whole[:10] == ids
-    assert [one for page in pages(scene, cursor, 4, **options) for one in page] == whole[10:]

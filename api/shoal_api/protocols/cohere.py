@@ -8,14 +8,13 @@ from flask import Response
 from numpy.typing import NDArray
 from pydantic import Field
 
-from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed
 from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.answers.vector_format import base64_rows, convert
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
-from shoal_api.protocols.model_routing import prompt_for, route_to_model
+from shoal_api.protocols.model_routing import options_for
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Text, TextList, example
 from shoal_api.schema.error_statuses import BAD_REQUEST, UNSUPPORTED, one_field
@@ -113,13 +112,8 @@ async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str)
     texts = body.texts or ["\n".join(part.text for part in item.content) for item in body.inputs or ()]
     if (body.texts is None) == (body.inputs is None):
         raise InvalidRequest("a request has either texts or inputs: send one of the two")
-    await route_to_model(body.model)
-    options = Options(
-        truncate=body.truncate != "NONE",
-        truncation_side="left" if body.truncate == "START" else "right",
-        prompt_name=await prompt_for(body.input_type),
-        dimensions=body.output_dimension,
-    )
+    more = {"truncation_side": "left" if body.truncate == "START" else "right", "dimensions": body.output_dimension}
+    options = await options_for(body.model, body.input_type, body.truncate != "NONE", **more)
     reply = await call(Embed(texts, options))
     assert reply.vectors is not None
     kind, embeddings = "embeddings_floats", cast(Any, reply.vectors)

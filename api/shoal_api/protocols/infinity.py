@@ -7,13 +7,13 @@ from flask import Response
 from pydantic import Field
 
 from shoal.contract.jobs import LANES
-from shoal.contract.options import MAX_DIMENSIONS, Options
+from shoal.contract.options import MAX_DIMENSIONS
 from shoal.contract.replies import Reply
 from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
-from shoal_api.protocols.model_routing import route_to_model, served_models
+from shoal_api.protocols.model_routing import options_for, served_models
 from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, TextList, Texts, example
@@ -45,8 +45,7 @@ api = Blueprint("infinity", __name__, "Infinity", OpenAIError)
 @api.post("/embeddings", responses={200: ProtocolVectors})
 async def embeddings(body: InfinityBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    await route_to_model(body.model)
-    options = Options(dimensions=body.dimensions or None)
+    options = await options_for(body.model, dimensions=body.dimensions or None)
     return await answer_vectors(
         body.input, options, lambda reply: embedding_list(reply, body.encoding_format) | _about(reply)
     )

@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 from flask import Response
 from pydantic import Field
 
-from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed
 from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
-from shoal_api.protocols.model_routing import prompt_for, route_to_model
+from shoal_api.protocols.model_routing import options_for
 from shoal_api.protocols.openai import OpenAIError, embedding_list
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Text, example
@@ -64,13 +63,8 @@ api = Blueprint("jina", __name__, "Jina", JinaError)
 @api.post("/v1/embeddings", responses={200: ProtocolVectors})
 async def embeddings(body: JinaBody) -> Response:
     """Embed texts: one vector, or one multivector, for each, in order."""
-    await route_to_model(body.model)
-    options = Options(
-        normalize=body.normalized,
-        truncate=body.truncate is not False,
-        prompt_name=await prompt_for(body.task),
-        dimensions=body.dimensions,
-    )
+    more = {"normalize": body.normalized, "dimensions": body.dimensions}
+    options = await options_for(body.model, body.task, body.truncate, **more)
     given = [body.input] if isinstance(body.input, str) else body.input
     texts = [item if isinstance(item, str) else item.text for item in given]
     encoding = body.embedding_type or body.encoding_format

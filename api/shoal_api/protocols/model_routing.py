@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.model_names import ANY_NAME, is_among, names_of
-from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
 from shoal.errors import ModelNotFound, NotReady, ShoalError
 from shoal_api.context import Context, context, contexts
 from shoal_api.request import json_request
@@ -37,6 +37,17 @@ async def model_heartbeat(name: str) -> Mapping[str, Any] | None:
     fitting = [state for found, state in await _states() if is_among(name, _names(found, state))]
     workers = [about for state in fitting for about in state.ready.values()]
     return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
+
+
+async def options_for(
+    model: str | None, kind: str | None = None, truncate: bool | None = None, **others: Any
+) -> Options:
+    """Return the options of an embed by the model with this name, which has a prompt for texts of this kind or none.
+
+    `others` have Shoal's names. Raises ModelNotFound and NotReady.
+    """
+    await route_to_model(model)
+    return Options(truncate=truncate is not False, prompt_name=await prompt_for(kind), **others)
 
 
 async def prompt_for(kind: str | None) -> str | None:

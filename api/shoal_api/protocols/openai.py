@@ -7,14 +7,13 @@ from pydantic import BaseModel
 from werkzeug.routing import BaseConverter
 
 from shoal.contract.excerpt import excerpt
-from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
 from shoal_api.answers.response import json_response
 from shoal_api.answers.vector_format import base64_rows
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, as_texts
-from shoal_api.protocols.model_routing import model_heartbeat, route_to_model, served_models
+from shoal_api.protocols.model_routing import model_heartbeat, options_for, route_to_model, served_models
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TruncateTo, example
 from shoal_api.schema.error_statuses import BAD_REQUEST, UNSUPPORTED, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
@@ -76,11 +75,9 @@ api.record(lambda state: state.app.url_map.converters.update(model_name=ModelNam
 @api.post("/v1/embeddings", responses={200: ProtocolVectors})
 async def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    await route_to_model(body.model)
+    options = await options_for(body.model, dimensions=body.dimensions)
     texts = await as_texts("input", body.input)
-    return await answer_vectors(
-        texts, Options(dimensions=body.dimensions), lambda reply: embedding_list(reply, body.encoding_format)
-    )
+    return await answer_vectors(texts, options, lambda reply: embedding_list(reply, body.encoding_format))
 
 
 def embedding_list(

@@ -11,7 +11,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.cohere import formatted
 from shoal_api.protocols.infinity import InfinityRerankBody
-from shoal_api.protocols.model_routing import prompt_for, route_to_model
+from shoal_api.protocols.model_routing import options_for
 from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import rank
 from shoal_api.schema.body import Body, Name, ShortenedTo, Texts, TopN, example
@@ -45,12 +45,7 @@ api = Blueprint("voyage", __name__, "Voyage", OpenAIError)
 @api.post("/v1/embeddings", responses={200: ProtocolAnswer})
 async def embeddings(body: VoyageBody) -> Response:
     """Embed texts: one vector for each, in order, in the type of numbers that is asked for."""
-    await route_to_model(body.model)
-    options = Options(
-        truncate=body.truncation is not False,
-        prompt_name=await prompt_for(body.input_type),
-        dimensions=body.output_dimension,
-    )
+    options = await options_for(body.model, body.input_type, body.truncation, dimensions=body.output_dimension)
     reply = await call(Embed(as_list(body.input), options))
     assert reply.vectors is not None
     rows = formatted(reply.vectors, body.output_dtype or "float")

@@ -26,9 +26,6 @@ MAX_JOB_ROWS = 2**27
 #: lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: This many hits weigh as much as one text: with snippets or explanations, they take as much of a worker's time.
-HITS_PER_TEXT = 100
-
 
 @dataclass(frozen=True, slots=True)
 class Search(Job):
@@ -150,7 +147,7 @@ class Search(Job):
 
     @property
     def _texts_of_hits(self) -> int:
-        return self.hits_per_list // HITS_PER_TEXT
+        return self.hits_per_list // 100  # with snippets or explanations, 100 hits take as much time as a text
 
     # Limit
 

@@ -20,9 +20,6 @@ MAX_WEIGHT = 1_000.0
 #: Largest absolute value of a number in a boost. msgpack can hold every whole number up to it.
 MAX_NUMBER = 9e18
 
-#: Seconds in a day.
-DAY_S = 86_400.0
-
 
 @dataclass(frozen=True, slots=True)
 class Sort:
@@ -99,7 +96,7 @@ def _boost(parts: Any, place: str) -> Boost:
     if not is_in_days and "origin" not in parts:
         raise InvalidRequest(f"{place}.origin is missing: add the best number, or for dates use half_life_days")
     origin = parse_value(parts["origin"], f"{place}.origin") if "origin" in parts else None
-    return Boost(field, weight, place, None, half_life * (DAY_S if is_in_days else 1.0), is_in_days, origin)
+    return Boost(field, weight, place, None, half_life * (86_400.0 if is_in_days else 1.0), is_in_days, origin)
 
 
 def _list(name: str, value: Any, most: int) -> list[Any]:

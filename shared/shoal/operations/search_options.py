@@ -16,6 +16,7 @@ from shoal.contract.checks import (
     check_type,
 )
 from shoal.contract.excerpt import excerpt
+from shoal.contract.options import MAX_DIMENSIONS
 from shoal.errors import InvalidRequest
 from shoal.operations.search_fields import parse_boosts, parse_facets, parse_sort
 from shoal.operations.search_filter import parse_filter
@@ -34,25 +35,14 @@ MAX_NEGATIVE = 32
 #: Largest number of hits in a group.
 MAX_GROUP_SIZE = 100
 
-#: Number of further passes over all documents for a list with several hits in each group.
-GROUP_PASSES = 3
-
 #: Largest number of fields that one option may name.
 MAX_FIELDS = 100
-
-#: Largest length of a vector, in numbers: more than any model makes.
-MAX_VECTOR_NUMBERS = 100_000
 
 #: Largest number of a list's hits that a reranker scores, or in which facets are counted.
 MAX_TOP_N = 1_000
 
 #: Smallest, largest and default length of a snippet, in characters.
 MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS, SNIPPET_CHARS = 20, 10_000, 240
-
-#: Longest cursor, in characters.
-MAX_CURSOR_CHARS = 4_096
-
-_CURSOR = "a cursor from the answer to a search, or an empty string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +107,7 @@ class SearchOptions:
         """The number of passes over all documents for one list of hits: for scores, order, facets and groups."""
         has_own_facets = self.mode == "lexical" or self.like is not None or self.facets_top_n is not None
         passes = [self.mode == "hybrid", self.sort is not None, len(self.facets or ()) if has_own_facets else 0]
-        return 1 + sum(passes) + (GROUP_PASSES if self.group_size > 1 and self.group_by != "" else 0)
+        return 1 + sum(passes) + (3 if self.group_size > 1 and self.group_by != "" else 0)  # groups take three passes
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> "SearchOptions":
@@ -151,7 +141,7 @@ def _check_vectors(name: str, value: Any) -> None:
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a list of 1 to {MAX_LISTS:,} vectors")
     for number, vector in enumerate(value):
         place = f"{name}[{number}]"
-        if not isinstance(vector, list) or not 0 < len(vector) <= MAX_VECTOR_NUMBERS:
+        if not isinstance(vector, list) or not 0 < len(vector) <= MAX_DIMENSIONS:
             raise InvalidRequest(f"{place} is {excerpt(vector)}: it takes a list of numbers")
         for n, item in enumerate(vector):
             if type(item) not in (float, int) or not -MAX_NUMBER <= item <= MAX_NUMBER:
@@ -171,7 +161,7 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "facets_top_n": lambda name, value: check_range(name, value, 1, MAX_TOP_N),
     "fields": lambda name, value: check_strings(name, value, MAX_FIELDS, MAX_NAME_CHARS),
     "snippet": _check_snippet,
-    "cursor": lambda name, value: check_string(name, value, _CURSOR, MAX_CURSOR_CHARS),
+    "cursor": lambda name, value: check_string(name, value, "a cursor of an answer, or an empty string", 4_096),
     "min_score": check_number,
     "like": lambda name, value: check_strings(name, value, MAX_LISTS, MAX_VALUE_CHARS),
     "vectors": _check_vectors,

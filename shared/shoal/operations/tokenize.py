@@ -7,9 +7,6 @@ from shoal.contract.checks import check_type
 from shoal.contract.jobs import Job
 from shoal.errors import TooLarge
 
-#: Largest number of texts in a job for the tokenizer. If each is as long as most models can read, the job can hold all.
-TEXTS_PER_TOKENIZER_JOB = 8
-
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob(Job):
@@ -25,8 +22,8 @@ class TokenizerJob(Job):
 
     @property
     def texts_per_job(self) -> int:
-        """The largest number of texts in a job."""
-        return TEXTS_PER_TOKENIZER_JOB
+        """The largest number of texts in a job. It can hold them if each is as long as most models can read."""
+        return 8
 
     def check_sizes(self, max_texts: int) -> None:
         """Raise TooLarge for several texts that have too many characters together."""

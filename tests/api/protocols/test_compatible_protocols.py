@@ -109,6 +109,7 @@ PAIR = {"source_sentence": "a", "sentences": ["b"]}
 OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, {"truncation_side": "left"}),
     ("/embed", {"inputs": "a", **ALL}, ALL),
+    ("/", {"inputs": "a", "normalize": False, "dimensions": 2}, {"normalize": False, "dimensions": 2}),
     ("/embed_all", {"inputs": "a", "truncate": None}, {"output": "tokens", "normalize": False}),
     ("/similarity", {"inputs": PAIR, "parameters": QUERY}, QUERY),
     ("/v1/embeddings", {"input": "a", "task": "retrieval.query", "normalized": False}, QUERY | {"normalize": False}),
@@ -118,32 +119,41 @@ OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"input": "a", "truncation": False, "output_dimension": 2},
         {"truncate": False, "dimensions": 2},
     ),
+    (
+        "/v2/embed",
+        {"texts": ["a"], "truncate": "START", "output_dimension": 2},
+        {"truncation_side": "left", "dimensions": 2},
+    ),
+    ("/v2/embed", {"texts": ["a"], "truncate": "NONE"}, {"truncate": False}),
     ("/vectors", {"text": "a", "config": {"task_type": "query", "dimensions": 2}}, QUERY | {"dimensions": 2}),
     ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, {"truncate": False}),
     ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, {"truncation_side": "left"}),
 ]
 
 
+#: A route, a body that says what kind of text it has, and the prompt that the model has for this kind.
+KINDS: list[tuple[str, dict[str, Any], str | None]] = [
+    *(
+        row
+        for kind, prompt in (("query", "query"), ("document", "passage"))
+        for row in (
+            ("/v2/embed", {"texts": ["a"], "input_type": f"search_{kind}"}, prompt),
+            ("/v1/embeddings", {"input": "a", "input_type": kind}, prompt),
+            ("/v1/embeddings", {"input": "a", "task": f"retrieval.{prompt}"}, prompt),
+            ("/vectors", {"text": "a", "config": {"task_type": prompt}}, prompt),
+        )
+    ),
+    ("/v2/embed", {"texts": ["a"], "input_type": "clustering"}, "clustering"),
+    ("/v2/embed", {"texts": ["a"], "input_type": "classification"}, None),
+]
+
+
 def test_the_fields_of_each_protocol_become_the_options_of_the_job(api: FlaskClient, stub: StubWorker) -> None:
-    for path, body, _ in OPTIONS:
-        assert api.post(path, json=body).status_code == 200
-    assert stub.asked == [Options(**options) for *_, options in OPTIONS]
-
-
-def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:
     stub.announce(prompts=["clustering", "passage", "query"])
-    asked: list[tuple[str, dict[str, Any], str | None]] = []
-    for kind, prompt in (("query", "query"), ("document", "passage")):
-        asked.append(("/v2/embed", {"texts": ["a"], "input_type": f"search_{kind}"}, prompt))
-        asked.append(("/v1/embeddings", {"input": "a", "input_type": kind}, prompt))
-        asked.append(("/v1/embeddings", {"input": "a", "task": f"retrieval.{prompt}"}, prompt))
-        asked.append(("/vectors", {"text": "a", "config": {"task_type": prompt}}, prompt))
-    asked.append(("/v2/embed", {"texts": ["a"], "input_type": "clustering"}, "clustering"))
-    asked.append(("/v2/embed", {"texts": ["a"], "input_type": "classification"}, None))
-    asked.append(("/v1/embeddings", {"input": "a", "task": "text-matching"}, None))
-    asked.append(("/v1/embeddings", {"input": "a", "truncation": True}, None))
-    assert [api.post(path, json=body).status_code for path, body, _ in asked] == [200] * len(asked)
-    assert [options.prompt_name for options in stub.asked] == [prompt for *_, prompt in asked]
+    rows = [*OPTIONS, *((path, body, {"prompt_name": prompt}) for path, body, prompt in KINDS)]
+    for path, body, _ in rows:
+        assert api.post(path, json=body).status_code == 200
+    assert stub.asked == [Options(**options) for *_, options in rows]
 
 
 class TestEachError:

@@ -141,12 +141,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"output_dtype": "binary"}, "the vectors have 4 numbers"),
     ({"output_dimension": 0}, "output_dimension is 0"),
     ({"input_type": "image"}, "input_type is"),
-    ({"truncation": False, "input": LONG}, "a text has 11 tokens"),
     ({"truncation": True, "dimensions": 2}, "did you mean output_dimension?"),
     ({"task": "retrieval.query", "late_chunking": True}, "late_chunking is true: it takes false"),
     ({"encoding_type": "ubinary"}, "encoding_type is"),
     ({"task": "walk"}, "task is"),
-    ({"late_chunking": False, "truncate": False, "input": LONG}, "a text has 11 tokens"),
     ({"return_multivector": True, "dimensions": 2}, "dimensions"),
     ({"return_multivector": True, "encoding_format": "base64"}, "the format is base64"),
     ({"return_multivector": True, "input": [{"image": "a"}]}, "image"),
@@ -156,13 +154,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.usefixtures("stub")
 def test_a_wrong_field_is_named(api: FlaskClient) -> None:
     assert "input is missing" in error_of(api.post("/v1/embeddings", json={}), 400)[2]
-    for body, words in WRONG:
-        kind, code, message = error_of(post(api, **body), 400)
-        assert (kind, code, words in message) == ("invalid_request_error", "invalid_request", True), message
-    for body, words in REFUSED:
+    for body, words in (*WRONG, *REFUSED):
         response = post(api, **body)
-        assert response.status_code in (400, 422)
-        assert words in error_of(response, response.status_code)[2]
+        assert response.status_code in ((400,) if (body, words) in WRONG else (400, 422))
+        kind, code, message = error_of(response, response.status_code)
+        assert (kind, code, words in message) == ("invalid_request_error", "invalid_request", True), message
 
 
 class TestModels:

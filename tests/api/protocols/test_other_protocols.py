@@ -168,58 +168,46 @@ class TestCohere:
             assert (response.status_code, list(response.get_json())) == (400, ["message"])
             assert words in response.get_json()["message"]
 
-    def test_options_reach_the_worker(self, api: FlaskClient, stub: StubWorker) -> None:
-        for side in ("START", "END"):
-            body = api.post("/v2/embed", json={"texts": TEXTS, "output_dimension": 2, "truncate": side}).get_json()
-            assert np.shape(body["embeddings"]["float"]) == (2, 2)
-        assert [options.truncation_side for options in stub.asked] == ["left", "right"]
-        response = api.post("/v2/embed", json={"texts": ["a b c d e f g h i"], "truncate": "NONE"})
-        assert response.status_code == 400
-        assert "a text has 11 tokens" in response.get_json()["message"]
 
-
-def test_without_a_worker_the_prompt_is_not_known(make_app: MakeApp) -> None:
+def test_without_a_worker_neither_prompts_nor_models_are_known(make_app: MakeApp) -> None:
     api = make_app(request_timeout_s=0.01).test_client()
     response = api.post("/v2/embed", json={"texts": ["a"], "input_type": "search_query"})
     assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+    assert api.get("/api/tags").get_json() == {"models": []}
+    assert api.post("/api/show", json={"model": "stub"}).status_code == 404
+    assert api.get("/api/version").get_json() == {"version": __version__}
 
 
 @pytest.mark.usefixtures("stub")
-def test_texts_are_embedded_at_a_cost_and_options_reach_the_worker(
-    api: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = itertools.count()
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading of the clock takes a second
-    for name in ("stub", "stub:latest"):
-        asked: dict[str, Any] = {"model": name, "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m"}
+class TestOllama:
+    def test_texts_are_embedded_at_a_cost(self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = itertools.count()
+        monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading of it takes a second
+        asked: dict[str, Any] = {"model": "stub", "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m"}
         body = api.post("/api/embed", json=asked | {"truncate": None}).get_json()
         assert np.array_equal(np.array(body["embeddings"], np.float32), [vector_of("a"), vector_of("b c")])
         assert (body["model"], body["prompt_eval_count"], body["load_duration"]) == ("stub", 7, 0)
         assert divmod(body["total_duration"], 10**9) == (1, 0)
-    for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # a larger number asks for all
-        asked = {"model": "stub", "input": "a", "dimensions": dimensions}
-        assert np.shape(api.post("/api/embed", json=asked).get_json()["embeddings"]) == (1, size)
-    body = api.post("/api/embeddings", json={"model": "stub", "prompt": "a", "keep_alive": 5}).get_json()
-    assert np.array_equal(np.array(body["embedding"], np.float32), vector_of("a"))
-    response = api.post("/api/embed", json={"model": "stub", "input": "a b c d e f g h i", "truncate": False})
-    assert response.status_code == 400
-    assert "a text has 11 tokens" in response.get_json()["error"]
+        for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # a larger number asks for all
+            asked = {"model": "stub", "input": "a", "dimensions": dimensions}
+            assert np.shape(api.post("/api/embed", json=asked).get_json()["embeddings"]) == (1, size)
+        body = api.post("/api/embeddings", json={"model": "stub", "prompt": "a", "keep_alive": 5}).get_json()
+        assert np.array_equal(np.array(body["embedding"], np.float32), vector_of("a"))
 
+    def test_the_served_model_may_be_pulled_and_shown_by_its_names_and_no_other(self, make_app: MakeApp) -> None:
+        api = make_app(model_aliases="mine:latest").test_client()
+        for asked in ({"model": "stub"}, {"name": "STUB:latest", "stream": True, "insecure": False}, {"model": "mine"}):
+            response = api.post("/api/pull", json=asked)
+            assert (response.status_code, response.mimetype) == (200, "application/x-ndjson")
+            assert response.data == b'{"status":"success"}\n'
+        response = api.post("/api/pull", json={"model": "stub", "stream": False})
+        assert (response.mimetype, response.get_json()) == ("application/json", {"status": "success"})
+        response = api.post("/api/pull", json={"model": "llama3", "stream": True})
+        assert (response.status_code, list(response.get_json())) == (404, ["error"])
+        assert "is not served here: ask for stub" in response.get_json()["error"]
+        shown = [api.post("/api/show", json=asked).status_code for asked in ({"model": "", "name": "stub"}, {})]
+        assert shown == [200, 400]
 
-@pytest.mark.usefixtures("stub")
-def test_a_pull_confirms_the_served_model_and_no_other(api: FlaskClient) -> None:
-    for asked in ({"model": "stub"}, {"name": "STUB:latest", "stream": True, "insecure": False}):
-        response = api.post("/api/pull", json=asked)
-        assert (response.status_code, response.mimetype) == (200, "application/x-ndjson")
-        assert response.data == b'{"status":"success"}\n'
-    response = api.post("/api/pull", json={"model": "stub", "stream": False})
-    assert (response.mimetype, response.get_json()) == ("application/json", {"status": "success"})
-    response = api.post("/api/pull", json={"model": "llama3", "stream": True})
-    assert (response.status_code, list(response.get_json())) == (404, ["error"])
-    assert "is not served here: ask for stub" in response.get_json()["error"]
-
-
-class TestOllamasModels:
     def test_a_model_is_listed_and_shown_under_each_name(self, make_app: MakeApp, stub: StubWorker) -> None:
         stub.announce(model="sentence-transformers/all-MiniLM-L6-v2")
         api = make_app(model_aliases="mine,*").test_client()
@@ -237,23 +225,3 @@ class TestOllamasModels:
             assert body["model_info"].pop("bert.embedding_length") in dimensions
             assert body["model_info"] == {"general.architecture": "bert", "bert.context_length": 8}
         stub.pool.leave("other")
-
-    @pytest.mark.usefixtures("stub")
-    def test_a_model_may_be_named_by_an_alias_with_the_tag_and_by_the_older_field(self, make_app: MakeApp) -> None:
-        api = make_app(model_aliases="mine:latest").test_client()
-        assert api.post("/api/embed", json={"model": "mine:latest", "input": "a"}).status_code == 200
-        assert api.post("/api/embeddings", json={"model": "mine:latest", "prompt": "a"}).status_code == 200
-        for asked, status in (
-            ({"model": "mine"}, 200),
-            ({"name": "stub"}, 200),
-            ({"model": "", "name": "stub:latest"}, 200),
-            ({"model": "stub", "name": ""}, 200),
-            ({"name": "other"}, 404),
-            ({}, 400),
-        ):
-            assert api.post("/api/show", json=asked).status_code == status
-
-    def test_without_a_worker_there_is_no_model_but_a_version(self, api: FlaskClient) -> None:
-        assert api.get("/api/tags").get_json() == {"models": []}
-        assert api.post("/api/show", json={"model": "stub"}).status_code == 404
-        assert api.get("/api/version").get_json() == {"version": __version__}

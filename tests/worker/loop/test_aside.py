@@ -13,6 +13,7 @@ from test_worker import distinct, put, replies
 
 import shoal_workers.loop.batch
 import shoal_workers.loop.worker
+from shoal.contract.jobs import LANES
 from shoal.contract.options import Options
 from shoal.queue.consumer import Consumer
 from shoal_workers.encoding.bucketing import Bucketing
@@ -153,6 +154,14 @@ def test_a_worker_that_stops_answers_a_batch_aside_and_takes_no_other_job(
     consumer.broker.close()
     assert engine.passes == [("aside", 40), ("finish", 40)]
     assert (len(replies(queue, "bulk")), replies(queue, "later")) == (int(not is_away), {})  # else that job waits again
+
+
+def test_a_suspect_does_not_run_aside(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    queue.take("killed", LANES, 1)
+    queue.die()
+    assert drive(worker) == 1
+    assert {what for what, _ in engine.passes} == {"start", "finish"}
 
 
 def test_the_next_texts_are_tokenized_while_a_pass_runs_aside(worker: Worker, queue: Queue, held: Engine) -> None:

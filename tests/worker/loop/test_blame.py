@@ -28,17 +28,11 @@ from shoal_workers.loop.worker import Worker
 
 NUM_JOBS, NUM_WORKERS = 80, 3
 
-#: Largest number of steps of a run. A run with more steps would never end.
-MAX_STEPS = 2_000
-
 #: Share of the steps in which the worker dies by accident, and of the steps in which its connection breaks.
 SHARE_DEATHS, SHARE_BREAKS = 0.2, 0.1
 
 #: The step at which a worker dies of a harmful job, by the job's number.
 HARM = {13: "read", 27: "tokenize", 41: "encode", 65: "encode"}
-
-#: Share of the steps before which a job is put, until all are put.
-SHARE_PUTS = 0.6
 
 
 class Died(BaseException):
@@ -74,9 +68,8 @@ class MortalEncoder(Encoder):
         return super().start_aside(texts)
 
     def _reach(self, what: str, *numbers: int) -> None:
-        for number in numbers:
-            if HARM.get(number) == what:
-                raise Died(number)
+        if harmful := [number for number in numbers if HARM.get(number) == what]:
+            raise Died(harmful[0])
 
 
 class MortalWorkers:
@@ -159,13 +152,13 @@ def test_only_harmful_jobs_become_poisoned(
     workers = MortalWorkers(queue, redis_url, encoder_of_two_threads if seed % 2 else encoder, random)
     steps = itertools.count()
     while len(jobs) < NUM_JOBS or any(queue.backlog().values()):
-        if len(jobs) < NUM_JOBS and random.random() < SHARE_PUTS:
+        if len(jobs) < NUM_JOBS and random.random() < 0.6:
             rains, storms = "rain " * (len(jobs) % 9), "storm " * (len(jobs) // 9)  # the job's number
             texts = [f"{rains}{storms}{'europe ' * n}" for n in range(1, random.choice((2, 2, 8)))]
             jobs.append(Embed(texts, Options(prompt_name=str(len(jobs))), reply_to="me"))
             queue.put(random.choice(LANES), jobs[-1:])
         workers.step()
-        assert next(steps) < MAX_STEPS
+        assert next(steps) < 2_000  # a longer run would never end
     workers.close()
     found = {reply.id: reply.error and reply.error.code for reply in queue.inbox("me").wait()}
     poisoned = {number for number, job in enumerate(jobs) if found[job.id] == "poisoned"}

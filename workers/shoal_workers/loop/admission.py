@@ -55,15 +55,9 @@ MAX_JOBS = 32
 #: looks for the jobs of dead workers, unless another worker has just done so.
 RECLAIM_EVERY_S = 1.0
 
-#: Interval at which a worker checks that its jobs still belong to it, in seconds.
-CHECK_EVERY_S = 0.25
-
 #: First and longest pause of a worker that gets only jobs that it must give back, in seconds. Each pause is twice as
 #: long as the previous one. During a pause, another worker can take the jobs.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.1
-
-#: Time for which a worker remembers the indexes and fingerprints of other workers, in seconds.
-SERVED_KNOWN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +229,7 @@ class Admission:
         if dropped:
             self.refuse([(work.delivery, Expired(LATE)) for work in dropped], dropped)
         if time.monotonic() >= self._next_check:
-            self._next_check = time.monotonic() + CHECK_EVERY_S
+            self._next_check = time.monotonic() + 0.25  # seconds between two checks that the jobs are still its own
             lost = set(self._consumer.lost([work.delivery for work in held]))
             dropped += [work for work in held if work.delivery in lost]
         return dropped
@@ -283,7 +277,7 @@ class Admission:
             return ()
         if time.monotonic() >= self._served_until or not all(map(self._is_served_elsewhere, wanting.values())):
             self._others = [about for name, about in self._pool.workers().items() if name != self._consumer.name]
-            self._served_until = time.monotonic() + SERVED_KNOWN_S
+            self._served_until = time.monotonic() + 1.0  # seconds for which it remembers what the others serve
         given = [delivery for delivery, job in wanting.items() if self._is_served_elsewhere(job)]
         if given:
             self._consumer.give_back(given)

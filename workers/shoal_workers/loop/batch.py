@@ -13,10 +13,6 @@ from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
-#: Interval, in seconds, at which a worker that waits for a pass aside checks whether a job has come. Each check takes
-#: some 50 µs of processor time.
-LOOK_EVERY_S = 0.004
-
 #: Age of a pass aside, in seconds, from which the worker does nothing but wait for its end, so that the watchdog
 #: notices a pass that hangs.
 WAIT_FROM_S = 1.0
@@ -53,8 +49,9 @@ class Batch:
         until = time.perf_counter() + seconds
         while self._passes is not None and time.perf_counter() - self._started_s <= WAIT_FROM_S:
             left_s = until - time.perf_counter()
+            wait_s = max(0.0, min(left_s, 0.004))  # then it looks for a job, which takes 50 µs of processor time
             try:
-                if self.pipeline.encoder.ends_within(self._passes, max(0.0, min(left_s, LOOK_EVERY_S))):
+                if self.pipeline.encoder.ends_within(self._passes, wait_s):
                     return True
             except Exception:  # an engine may raise any exception; `finish` raises it again
                 return True

@@ -39,9 +39,6 @@ DRAIN_S = 5.0
 #: Longest wait for the end of a batch aside, in seconds, before the worker takes jobs that `has_jobs` does not notice.
 TAKE_EVERY_S = 0.25
 
-#: Longest time for which a worker with nothing to compute waits for an index before it looks for jobs, in seconds.
-OPENING_WAIT_S = 0.005
-
 
 class Worker:
     """A worker. `step` is one round of its loop. It calls `before_pass` before a pass, while the engine is idle."""
@@ -186,7 +183,7 @@ class Worker:
         if self._aside:
             self.scheduler.tokenize_ahead()
         opening = [work.opening for work in self.scheduler.works if work.opening and not work.opening.done()]
-        wait(opening, OPENING_WAIT_S, FIRST_COMPLETED)
+        wait(opening, 0.005, FIRST_COMPLETED)  # seconds; then it looks for jobs
         num_answered = self._answer()
         if self._aside and not (opening or num_answered):
             self._aside.ends_within(TAKE_EVERY_S, self._has_come)

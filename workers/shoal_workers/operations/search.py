@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.options import QUERY_PROMPTS
 from shoal.contract.vectors import cut_and_normalise
-from shoal.errors import (
-    IndexCorrupt,
-    IndexMismatch,
-    InvalidRequest,
-    NotReady,
-    Overloaded,
-    ShoalError,
-    TooLarge,
-    Unavailable,
-)
+from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.operations import Search
 from shoal.process import logs
 from shoal.queue.consumer import Delivery
@@ -40,9 +31,6 @@ if TYPE_CHECKING:
     from shoal_workers.loop.admission import Served
 
 log = logging.getLogger(__name__)
-
-#: Errors of a search that are sent to the client unchanged.
-_ANSWERED = InvalidRequest | IndexMismatch | IndexCorrupt | NotReady | TooLarge | Unavailable
 
 
 @dataclass(eq=False)
@@ -179,10 +167,7 @@ class Searcher:
                 return opening.result()
             for work in group:
                 work.opening = opening
-        except ShoalError as error:  # the index cannot be opened, or is no longer served
-            for work in group:
-                work.error = error
-        except Exception as error:  # opening a version may raise any exception
+        except Exception as error:  # the index is no longer served, or opening it raised any exception
             for work in group:
                 _fail(work, error)
         return None
@@ -237,15 +222,14 @@ class Searcher:
         try:
             yield
         except Exception as error:  # an index may raise any exception
-            if len(works) == 1 and isinstance(error, _ANSWERED):
-                works[0].error = error
-            elif len(works) == 1:
+            if len(works) == 1:
                 _fail(works[0], error)
         for work in works:
             work.timings["search_s"] += time.perf_counter() - started
 
 
 def _fail(work: SearchWork, error: Exception) -> None:
-    facts = logs.about(work.job.id, work.delivery.client, work.job.traceparent)
-    log.error("a search for %d queries failed: %s", len(work.job.texts), logs.places(error), extra=facts)
+    if not isinstance(error, ShoalError):
+        facts = logs.about(work.job.id, work.delivery.client, work.job.traceparent)
+        log.error("a search for %d queries failed: %s", len(work.job.texts), logs.places(error), extra=facts)
     work.fail("the search failed", error)

@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from shoal.errors import ShoalError
 from shoal.operations import Decode
 from shoal.operations.tokenize import TokenizerJob
 from shoal_workers.operations.work import Work
@@ -33,8 +32,6 @@ class TokenizerWork(Work):
             else:
                 self.pieces = [tokenizer.describe(self.prompt + text, special_tokens) for text in self.job.texts]
                 self.counts = [len(part) for part in self.pieces]
-        except ShoalError as error:
-            self.error = error
         except Exception as error:  # a tokenizer may raise any exception
             self.fail("the tokenizer failed", error)
         self.timings["tokenize_s"] += time.perf_counter() - started

@@ -153,7 +153,10 @@ class Work:
         return self.job.name_of(number)
 
     def fail(self, what: str, cause: Exception) -> None:
-        """Set the error for an unforeseen failure. The dead letter shows the traceback of `cause`."""
+        """Set the error: `cause`, or for an unforeseen failure an error whose dead letter shows its traceback."""
+        if isinstance(cause, ShoalError):
+            self.error = cause
+            return
         self.error = Internal(f"{what}; the worker's log has the details: leave the text out or report it")
         self.error.__cause__ = cause
 
@@ -212,10 +215,7 @@ def tokenize(portion: Sequence[tuple[Work, int]]) -> list[tuple[Work, int, Token
     except Exception as error:  # a tokenizer may raise any exception
         if len(portion) > 1:
             return [one for part in portion for one in tokenize([part])]
-        if isinstance(error, ShoalError):
-            first.error = error
-        else:
-            first.fail("the tokenizer failed", error)
+        first.fail("the tokenizer failed", error)
     for work in works:
         work.timings["tokenize_s"] += time.perf_counter() - started
     tokenized = [(work, number, tokens) for (work, number), tokens in zip(portion, found, strict=False)]
