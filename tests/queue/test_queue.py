@@ -201,3 +201,33 @@ def test_of_two_workers_with_the_same_job_only_the_one_that_holds_it_is_heard(qu
     reply = queue.wait_result(job.id, 0)
     assert reply is not None
     assert reply.model == "quick"
+
+
+def test_a_refused_push_with_the_id_of_a_job_under_way_does_not_touch_this_job(queue: Queue) -> None:
+    job = pushed(queue)
+    queue.put("interactive", [job])
+    assert queue.answer(queue.take("a", ["bulk"], 1)) == 1
+    assert queue.status(job.id)[0] == "queued"
+    assert queue.wait_result(job.id, 0) is None
+    assert queue.answer(queue.take("a", ["interactive"], 1)) == 1
+    assert queue.wait_result(job.id, 0)
+
+
+def test_a_job_that_was_cancelled_after_it_was_taken_does_not_start(queue: Queue) -> None:
+    jobs = [Embed(["storm"]) for _ in range(2)]
+    queue.put("interactive", jobs)
+    deliveries = queue.take("a", LANES, 2)
+    assert queue.cancel(jobs[0].id) == "cancelled"
+    assert queue.start("a", deliveries) == [False, True]
+
+
+@pytest.mark.parametrize(("num_taken", "ring"), [(0, "new"), (4, "old")])
+def test_a_client_leaves_its_ring_with_its_last_waiting_job(queue: Queue, num_taken: int, ring: str) -> None:
+    jobs, key = put(queue, num_taken + 1), queue.keys.of_lane("interactive", ring)
+    queue.take("a", ["interactive"], num_taken)
+    assert queue.redis.exists(key)
+    queue.withdraw([jobs[-1].id])
+    assert not queue.redis.exists(key)
+    queue.put("interactive", [submitted := Embed(["storm"])])
+    queue.withdraw([submitted.id])
+    assert not queue.redis.exists(queue.keys.record(submitted.id))
