@@ -113,6 +113,8 @@ def test_closing_ends_waits_at_once_and_a_later_request_connects(canned: CannedS
         asking = threads.submit(session.ask, "GET", "/info", time.monotonic() + PATIENCE_S)
         with listener.accept()[0] as connection:
             assert connection.recv(1)
+            (reader,) = (thread.ident or 0 for thread in threads._threads)
+            wait_until(lambda: sys._current_frames()[reader].f_code.co_name == "read")  # the thread waits for an answer
             begun_s = time.monotonic()
             session.close()
             with pytest.raises(Unavailable):
