@@ -17,13 +17,13 @@ from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
+from shoal_api.pool.pool_state import PoolReader
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_services, tei, voyage, weaviate
 from shoal_api.routes import indexes, inference, jobs, pages, pool, service
 from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.validation import refuse
-from shoal_api.viewers.pool_state import PoolReader
 
 _ROUTES = (
     inference.embed_api,

@@ -16,10 +16,10 @@ from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
+from shoal_api.pool.pool_state import PoolReader
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.request import json_request
 from shoal_api.server.async_flask import run_in
-from shoal_api.viewers.pool_state import PoolReader
 
 P = ParamSpec("P")
 T = TypeVar("T")

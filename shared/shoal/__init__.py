@@ -9,11 +9,11 @@ if TYPE_CHECKING:  # `as` makes the names public for type checkers
     from shoal.client.job_source import ServerFile as ServerFile
     from shoal.client.long_job_handles import IndexHandle as IndexHandle
     from shoal.client.long_job_handles import LongHandle as LongHandle
-    from shoal.client.questions import Handle as Handle
     from shoal.client.redis.async_client import AsyncClient as AsyncClient
     from shoal.client.redis.async_client import AsyncHandle as AsyncHandle
     from shoal.client.redis.async_client import AsyncIndexHandle as AsyncIndexHandle
     from shoal.client.redis.client import Client as Client
+    from shoal.client.text_client import Handle as Handle
     from shoal.contract.jobs import Job as Job
     from shoal.contract.options import Options as Options
     from shoal.contract.replies import Chunk as Chunk
@@ -39,7 +39,7 @@ _HOMES = {
     "Client": "client.redis.client",
     "Decode": "operations",
     "Embed": "operations",
-    "Handle": "client.questions",
+    "Handle": "client.text_client",
     "HttpClient": "client.http.client",
     "HttpLongHandle": "client.http.long_jobs",
     "IndexHandle": "client.long_job_handles",

@@ -15,7 +15,7 @@ from queues import Queue, work_off
 from service import service
 
 from shoal import Client
-from shoal.client.questions import Handle
+from shoal.client.text_client import Handle
 from shoal.contract.jobs import LANES
 from shoal.errors import Overloaded
 from shoal.operations import Embed

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal import Client, HttpClient
-from shoal.client.parts import SWITCH_PAUSE_S, jobs_to_repeat
+from shoal.client.splitting import SWITCH_PAUSE_S, jobs_to_repeat
 from shoal.contract import wire
 from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.options import Options

@@ -34,8 +34,8 @@ from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, max_sim, token_vectors
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.document_encoder import GROUP, LocalEncoder
-from shoal_workers.index.build.new_texts import LENGTHS
 from shoal_workers.index.build.scratch import SCRATCH, SYNC_EVERY
+from shoal_workers.index.build.text_encoding import LENGTHS
 from shoal_workers.index.files.manifest import TOKENS
 from shoal_workers.index.index import Index
 from shoal_workers.index.long_jobs import BuildIndex, build_index

@@ -21,13 +21,13 @@ MAX_LINES = 50
 #: Subpackages that belong to the room around them.
 PARTS = {
     *("shoal.contract", "shoal.operations", "shoal.process"),
-    *("shoal_api.answers", "shoal_api.long_jobs", "shoal_api.viewers"),
+    *("shoal_api.answers", "shoal_api.long_jobs", "shoal_api.pool"),
     *("shoal_workers.model.heads", "shoal_workers.encoding.engines"),
 }
 
 #: Modules that import more rooms than their neighbours, or are imported by more. Each is a room of its own.
 SINGLE_MODULES = {
-    *("shoal.__main__", "shoal_api.viewers.pool_state", "shoal_api.context"),
+    *("shoal.__main__", "shoal_api.pool.pool_state", "shoal_api.context"),
     *("shoal_api.errors", "shoal_api.enqueue", "shoal_api.long_jobs.long_job", "shoal_api.app"),
     *("shoal_api.server.server", "shoal_api.cli", "shoal_workers.process.processors", "shoal_workers.index.long_jobs"),
 }

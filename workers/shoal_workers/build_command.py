@@ -116,7 +116,7 @@ def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: b
     """Build a version in this process, and print the result."""
     from shoal.client.redis.client import Client
     from shoal_workers.index.long_jobs import build_index, changes_of, name_of
-    from shoal_workers.index.store.store_process import check_store
+    from shoal_workers.index.store.copy_process import check_store
 
     check_store(settings)
     request.open_source(settings)  # errors of the source and the folder are raised before the model is opened
@@ -169,7 +169,7 @@ def _print_result(result: "BuildResult", folder: Path) -> None:
 
 def upload_changes(settings: Settings, folder: Path, *, is_anew: bool = False) -> bool:
     """Upload the folder of an index to the store; return False if the index does not belong in the store."""
-    from shoal_workers.index.store.store_process import upload_index
+    from shoal_workers.index.store.copy_process import upload_index
 
     with StepBar("uploading"):
         is_uploaded = upload_index(settings, folder, is_anew=is_anew)

@@ -80,7 +80,7 @@ def jobs(settings: Settings) -> None:
     from shoal_workers.process.processors import limit_native_threads
 
     limit_native_threads(settings.threads, settings.workers)
-    from shoal_workers.index.store.store_process import check_store
+    from shoal_workers.index.store.copy_process import check_store
     from shoal_workers.long_jobs.runner import Runner
 
     logs.configure(settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 from flask import Response, request
 
-from shoal.client.questions import check_key
+from shoal.client.text_client import check_key
 from shoal.contract.excerpt import excerpt
 from shoal.errors import (
     InvalidRequest,

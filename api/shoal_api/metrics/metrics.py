@@ -16,8 +16,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
 from shoal_api.metrics import pool as pool_metrics
+from shoal_api.pool.pool_snapshot import PoolSnapshot
 from shoal_api.request import JsonRequest
-from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

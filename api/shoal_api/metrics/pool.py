@@ -11,7 +11,7 @@ from typing import Any
 
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.pool import ANSWERING
-from shoal_api.viewers.pool_snapshot import PoolSnapshot
+from shoal_api.pool.pool_snapshot import PoolSnapshot
 
 #: Heartbeats by the ids of the workers.
 Heartbeats = Mapping[str, Mapping[str, Any]]

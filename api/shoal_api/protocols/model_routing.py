@@ -9,8 +9,8 @@ from shoal.contract.model_names import ANY_NAME, is_among, names_of
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
 from shoal.errors import ModelNotFound, NotReady, ShoalError
 from shoal_api.context import Context, context, contexts
+from shoal_api.pool.pool_state import PoolReader, PoolState
 from shoal_api.request import json_request
-from shoal_api.viewers.pool_state import PoolReader, PoolState
 
 #: The names that models give to their prompt for a kind of text, keyed by the protocols' words for this kind.
 _PROMPTS = {

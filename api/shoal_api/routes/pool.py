@@ -12,11 +12,11 @@ from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.long_jobs import long_job
+from shoal_api.pool.pool_snapshot import PoolSnapshot
 from shoal_api.request import json_request
 from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.requests import JobPath, ListQuery
 from shoal_api.schema.responses import DocumentedAnswer, Submitted
-from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 api = Blueprint("pool", __name__, "service", ErrorBody)
 dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody)

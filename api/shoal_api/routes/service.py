@@ -16,11 +16,11 @@ from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.answers.response import WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
+from shoal_api.pool.pool_snapshot import PoolSnapshot
 from shoal_api.request import json_request
 from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.requests import ReadyQuery
 from shoal_api.schema.responses import DocumentedAnswer, Info, Ready
-from shoal_api.viewers.pool_snapshot import PoolSnapshot
 
 api = Blueprint("service", __name__, "service", ErrorBody)
 

@@ -30,7 +30,7 @@ _OWN = {
     "rerank": "shoal.cli.search:rerank",
     "search": "shoal.cli.search:search",
     "serve": "shoal.cli.serve:serve",
-    "status": "shoal.cli.pool:status",
+    "status": "shoal.cli.status:status",
 }
 
 

@@ -33,7 +33,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import LocalEncoder
-from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.merged_changes import IndexChanges
 from shoal_workers.index.build.migration import VersionDocuments
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, LEXICAL
 from shoal_workers.index.index import Index, current_version

@@ -32,7 +32,7 @@ from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.index import engine_index
 from shoal_workers.index.build.engine_push import ROWS_AT_ONCE, push, remove_tables
-from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.merged_changes import IndexChanges
 from shoal_workers.index.engine_index import EngineIndex, open_version
 from shoal_workers.index.engines.engine import open_table
 from shoal_workers.index.engines.fields import written

@@ -25,6 +25,7 @@ from shoal.index_folder import CURRENT
 from shoal.settings import Settings
 from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS
 from shoal_workers.index.index import Index
+from shoal_workers.index.store.copy_process import check_store, kept_copies, upload_index
 from shoal_workers.index.store.local_copies import (
     NUM_KEPT,
     RETRY_AFTER_S,
@@ -32,7 +33,6 @@ from shoal_workers.index.store.local_copies import (
     Copies,
 )
 from shoal_workers.index.store.store import check_protocol, upload
-from shoal_workers.index.store.store_process import check_store, kept_copies, upload_index
 from shoal_workers.index.versions import delete, make_current
 
 
@@ -404,7 +404,7 @@ def children() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            found += [process] if "shoal_workers.index.store.store_process" in process.cmdline() else []
+            found += [process] if "shoal_workers.index.store.copy_process" in process.cmdline() else []
     return found
 
 

@@ -19,7 +19,7 @@ from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.pool import ALIVE_S, AsyncPool
 from shoal.queue.pool import Pool as WorkersPool
 from shoal.queue.producer import Producer, ReplyStream
-from shoal_api.viewers.pool_snapshot import PoolSnapshot
+from shoal_api.pool.pool_snapshot import PoolSnapshot
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import numpy as np
 from conftest import PATIENCE_S, WORDS, wait_until
 
 from shoal import Client, Reply
-from shoal.client.questions import Handle
+from shoal.client.text_client import Handle
 from shoal.errors import ShoalError, Unavailable
 
 PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]

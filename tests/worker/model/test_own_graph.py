@@ -24,7 +24,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import weights
 from shoal_workers.model.graph import build_graph
 from shoal_workers.model.model import Model, is_prepared
-from shoal_workers.model.original import Original
+from shoal_workers.model.original_files import OriginalFiles
 from shoal_workers.model.own_graph import FILES, read
 from shoal_workers.model.prepare import prepare, prepare_if_needed
 from shoal_workers.model.transformer import read_transformer
@@ -42,7 +42,7 @@ def source(own_source: Path) -> Path:
 @pytest.fixture
 def with_graph(source: Path) -> Path:
     """The same model with its own graph."""
-    settings = Original(source).config | {"model_type": "bert"}
+    settings = OriginalFiles(source).config | {"model_type": "bert"}
     (source / "openvino").mkdir()
     ov.save_model(usual_inputs(build_graph(read_transformer(settings, weights.read(source)))), source / FILES[0])
     return source

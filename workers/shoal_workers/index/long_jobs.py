@@ -20,7 +20,7 @@ from shoal.task_progress import Report
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
-from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.merged_changes import IndexChanges
 from shoal_workers.index.build.migration import VersionDocuments
 from shoal_workers.index.files.field_kinds import KINDS
 from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS

@@ -17,7 +17,7 @@ from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index import long_jobs
 from shoal_workers.index.build.document_encoder import PoolEncoder, served_digest
 from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, changes_of, where_is
-from shoal_workers.index.store.store_process import upload_index
+from shoal_workers.index.store.copy_process import upload_index
 from shoal_workers.long_jobs.runnable_job import Task
 
 _Request = TypeVar("_Request", bound=BulkRequest | BuildIndex | ManageIndex)

@@ -12,7 +12,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model.architecture import MAX_SIZE
 from shoal_workers.model.download import local_folder
-from shoal_workers.model.original import read_properties, weights_state
+from shoal_workers.model.original_files import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change. Folders of other versions are made again.
 LAYOUT = 9

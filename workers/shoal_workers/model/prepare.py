@@ -24,13 +24,13 @@ from tokenizers.normalizers import BertNormalizer, Lowercase, Sequence
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.progress import StepBar
-from shoal_workers.model import architecture, chat, own_graph, parity, static, weights
+from shoal_workers.model import architecture, own_graph, parity, static, weights
 from shoal_workers.model.download import find_source, with_own_graph
 from shoal_workers.model.graph import build_graph, core
 from shoal_workers.model.heads.open_head import OpenHead
 from shoal_workers.model.heads.reading import read_heads
 from shoal_workers.model.model import GRAPH, Model, head_file, is_prepared, prepared_folder
-from shoal_workers.model.original import Original, weights_state
+from shoal_workers.model.original_files import OriginalFiles, weights_state
 from shoal_workers.model.transformer import Transformer, read_transformer
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def prepare(name: str, source: Path, folder: Path) -> None:
 
 def _fill(model: Model, source: Path, folder: Path) -> None:
     """Write all files of the prepared model."""
-    original, path = Original(source), folder / "tokenizer.json"
+    original, path = OriginalFiles(source), folder / "tokenizer.json"
     tokenizer = original.transformer / path.name
     if not tokenizer.is_file():
         raise ModelNotFound(
@@ -98,7 +98,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         file.chmod(0o644)
 
 
-def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str) -> None:
+def _save_own_graph(model: Model, original: OriginalFiles, folder: Path, unknown: str) -> None:
     """Write the graph that comes with a model of an architecture that Shoal does not compute. Raises ModelMismatch."""
     if model.is_reranker:
         raise ModelMismatch(
@@ -125,12 +125,12 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
     _save(model, own_graph.read(path, model.dimension), folder, {})
 
 
-def _save_transformer(model: Model, original: Original, folder: Path) -> None:
+def _save_transformer(model: Model, original: OriginalFiles, folder: Path) -> None:
     """Write the graph of a model that Shoal computes itself, and the graphs of its heads. Raises ModelMismatch."""
     path, tensors = folder / "tokenizer.json", weights.read(original.transformer)
     if model.pair_forms:
         with _usable("tokenizer.json"):
-            chat.write_tokenizer(path, original.chat.parts)
+            chat_template.write_tokenizer(path, original.chat.parts)
     transformer = read_transformer(original.config, tensors, model.is_reranker, original.pooled_dense())
     usual = architecture.ARCHITECTURES[original.config["model_type"]]
     model = replace(
@@ -147,7 +147,7 @@ def _save_transformer(model: Model, original: Original, folder: Path) -> None:
     _save(model, build_graph(transformer), folder, head_graphs)
 
 
-def _save_static(model: Model, original: Original, folder: Path) -> None:
+def _save_static(model: Model, original: OriginalFiles, folder: Path) -> None:
     """Write the tokenizer, graph and reference of a static model. Raises ModelMismatch."""
     path, source = folder / "tokenizer.json", original.transformer
     with _usable(f"the table or the tokenizer in {source}"):
@@ -180,7 +180,7 @@ def _usable(what: str) -> Iterator[None]:
         raise ModelMismatch(f"{what} cannot be used ({error!s:.200}): fetch the model again") from error
 
 
-def _adapt_tokenizer(path: Path, original: Original) -> None:
+def _adapt_tokenizer(path: Path, original: OriginalFiles) -> None:
     """Let the tokenizer convert texts to lower case first, if Sentence Transformers does so. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
     own, lower = tokenizer.normalizer, original.tokenizer_config.get("do_lower_case")

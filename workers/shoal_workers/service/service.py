@@ -32,7 +32,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import LateReranker, Reranker
 from shoal_workers.index.serving.open_indexes import OpenIndexes, describe
 from shoal_workers.index.serving.open_indexes import watched as watched_indexes
-from shoal_workers.index.store.store_process import check_store, kept_copies
+from shoal_workers.index.store.copy_process import check_store, kept_copies
 from shoal_workers.loop.admission import Limits
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model.model import Model

@@ -12,8 +12,8 @@ from shoal.client.http.answer import Answer, RequestLimits, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path, once
 from shoal.client.job_source import File
 from shoal.client.long_job_handles import IndexHandle
-from shoal.client.parts import MAX_WINDOW, batches, jobs_to_repeat
-from shoal.client.questions import Questions, by_text, options_of
+from shoal.client.splitting import MAX_WINDOW, batches, jobs_to_repeat
+from shoal.client.text_client import TextClient, by_text, options_of
 from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job, check_lane
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
@@ -39,7 +39,7 @@ ROUND_TRIP_S = 5.0
 Pause = Callable[[float], object]
 
 
-class HttpClient(Questions):
+class HttpClient(TextClient):
     """A program's connection to an API. Thread-safe, and usable in both processes after a fork. Needs the extra `http`.
 
     `key` is an API key. `timeout_s` limits the time of a call, or of each request of `embed_stream`, over all attempts.

@@ -14,8 +14,8 @@ from uuid import uuid4
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.job_source import File, ServerFile, place_of
 from shoal.client.long_job_handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
-from shoal.client.parts import noting_num_written
-from shoal.client.questions import check_key
+from shoal.client.splitting import noting_num_written
+from shoal.client.text_client import check_key
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import bounded_groups

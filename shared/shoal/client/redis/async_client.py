@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.broker.async_broker import ConnectionMaker
-from shoal.client.parts import MAX_WINDOW, async_batches
-from shoal.client.questions import (
+from shoal.client.redis.index_writer import IndexWriter
+from shoal.client.redis.session import EmbedStream, Session, about, log
+from shoal.client.splitting import MAX_WINDOW, async_batches
+from shoal.client.text_client import (
     OtherOutput,
     Vectors,
     as_list,
@@ -26,8 +28,6 @@ from shoal.client.questions import (
     search_of,
     vectors,
 )
-from shoal.client.redis.index_writer import IndexWriter
-from shoal.client.redis.session import EmbedStream, Session, about, log
 from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job, check_deadline, check_lane
 from shoal.contract.replies import Reply

@@ -12,11 +12,11 @@ from shoal.broker.broker import Broker
 from shoal.changes.change import MAX_CHANGES
 from shoal.client.job_source import File, place_of
 from shoal.client.long_job_handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
-from shoal.client.parts import MAX_WINDOW, batches
-from shoal.client.questions import Questions, options_of
 from shoal.client.redis.async_client import AsyncClient, options_from
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.client.redis.session import EmbedStream
+from shoal.client.splitting import MAX_WINDOW, batches
+from shoal.client.text_client import TextClient, options_of
 from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
@@ -43,7 +43,7 @@ class ClientOptions(TypedDict, total=False):
     fingerprint: str  #: fingerprint of the model that must make all vectors; by default any
 
 
-class Client(Questions):
+class Client(TextClient):
     """A client of the queue. Thread-safe, and usable in both processes after a fork.
 
     The client connects on first use. Without a `redis_url`, it uses the Redis of the service that runs from the folder

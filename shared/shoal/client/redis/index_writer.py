@@ -21,7 +21,7 @@ from shoal.changes.change import (
     map_of,
 )
 from shoal.changes.change_log import append
-from shoal.client.parts import noting_num_written
+from shoal.client.splitting import noting_num_written
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job, bounded_groups

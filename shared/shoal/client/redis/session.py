@@ -11,8 +11,8 @@ from typing import Any
 
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.cache.lookup import CacheLookup
-from shoal.client.parts import jobs_to_repeat
-from shoal.client.questions import by_text, options_of
+from shoal.client.splitting import jobs_to_repeat
+from shoal.client.text_client import by_text, options_of
 from shoal.contract import traceparent
 from shoal.contract.jobs import Job, check_lane, new_id
 from shoal.contract.keys import Keys

@@ -19,7 +19,7 @@ from shoal_workers.model import weights
 from shoal_workers.model.attention_settings import Attention
 from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
-from shoal_workers.model.original import Original
+from shoal_workers.model.original_files import OriginalFiles
 from shoal_workers.model.transformer import Transformer, read_transformer
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -44,7 +44,7 @@ class TorchEngine:
         self.precision = fastest if precision == "auto" else precision
         if self.precision not in _DTYPES:
             raise BadSetting(f"precision is {precision!r}: the torch engine takes one of auto, {', '.join(_DTYPES)}")
-        original = Original(Path(model.source))
+        original = OriginalFiles(Path(model.source))
         tensors = weights.read(original.transformer)
         transformer = read_transformer(original.config, tensors, model.is_reranker, original.pooled_dense())
         self._module = JoinedTransformer(transformer, device, _DTYPES[self.precision])

@@ -20,10 +20,10 @@ from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import DOCUMENT, Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
-from shoal_workers.index.build.folding import IndexChanges, collect_changes
-from shoal_workers.index.build.new_texts import encode_texts, outputs_of, write_tokens
+from shoal_workers.index.build.merged_changes import IndexChanges, collect_changes
 from shoal_workers.index.build.reading import read_source, write_columns
 from shoal_workers.index.build.scratch import SCRATCH, BuildState, open_scratch
+from shoal_workers.index.build.text_encoding import encode_texts, outputs_of, write_tokens
 from shoal_workers.index.build.validation import check_sample
 from shoal_workers.index.build.vectors import FormerVersion, model_of, write_vectors
 from shoal_workers.index.files.checksums import checksum

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from shoal.errors import IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
 from shoal.process.durable_file import locked, replace_file, sync_files, sync_folder
-from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.merged_changes import IndexChanges
 from shoal_workers.index.engines.engine import WRITE_S, Table, open_table
 from shoal_workers.index.engines.fields import types_of, values_of
 from shoal_workers.index.files.documents import to_line

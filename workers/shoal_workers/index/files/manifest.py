@@ -23,7 +23,7 @@ my-index/<version>/postings.npy      int32 [postings], the rows that have the te
 my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in that row: see `lexical.lexical_index`
 my-index/<version>/tokens.npy        int8 [tokens, width], the token vectors, if the build made any: see `token_vectors`
 my-index/<version>/token-places.npy  int64 [count, 2], where each row's token vectors begin and end
-my-index/<version>/changes.jsonl     the changes of documents that are not in the source: see `folding`
+my-index/<version>/changes.jsonl     the changes of documents that are not in the source: see `build.merged_changes`
 """
 
 import json

@@ -12,7 +12,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
 from shoal_workers.model.graph import Graphs, build_head
 from shoal_workers.model.model import Head, Model, QueryForm
-from shoal_workers.model.original import Original, read_json
+from shoal_workers.model.original_files import OriginalFiles, read_json
 from shoal_workers.model.transformer import Array, Linear, Transformer
 
 #: The settings in config_sentence_transformers.json that only PyLate's models have.
@@ -20,7 +20,7 @@ _PYLATE = ("query_prefix", "document_prefix", "query_length", "document_length",
 
 
 def read_late(
-    model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
+    model: Model, original: OriginalFiles, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
     """Return the model with its projection as a head and the forms of queries and documents, and the head's graph."""
     prompts, prefixes, found = _settings(model, original)
@@ -59,7 +59,7 @@ def read_linear(tensors: dict[str, Array], prefix: str, width: int, path: Path) 
 
 
 def _query_form(
-    found: dict[str, Any], model: Model, original: Original, tokenizer: Tokenizer, num_positions: int
+    found: dict[str, Any], model: Model, original: OriginalFiles, tokenizer: Tokenizer, num_positions: int
 ) -> QueryForm:
     """Return the form of queries. Raises ModelMismatch if the tokenizer does not know the token that fills queries."""
     most = min(found.get("query_length") or model.max_tokens, num_positions)
@@ -81,7 +81,7 @@ def _query_form(
     return QueryForm(most, length, filler, bool(expansion.get("attend")))
 
 
-def _settings(model: Model, original: Original) -> tuple[dict[str, str], tuple[str, ...], dict[str, Any]]:
+def _settings(model: Model, original: OriginalFiles) -> tuple[dict[str, str], tuple[str, ...], dict[str, Any]]:
     """Return the prompts, the markers that begin them, and the settings by their names in Sentence Transformers.
 
     The files have the present form, PyLate's or Stanford's, which `MultiVectorEncoder` reads too.

@@ -14,7 +14,7 @@ from shoal_workers.model import weights
 from shoal_workers.model.graph import Graphs, build_head
 from shoal_workers.model.heads.late_interaction import read_late, read_linear
 from shoal_workers.model.model import QUERY_TABLE, Head, Model, QueryForm
-from shoal_workers.model.original import Original, read_json
+from shoal_workers.model.original_files import OriginalFiles, read_json
 from shoal_workers.model.transformer import Array, Transformer, read_words_head
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ MAX_QUERY_TOKENS = 8_192
 
 
 def read_heads(
-    model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
+    model: Model, original: OriginalFiles, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
     """Return the model with its heads, and the graph of each output. Raises ModelMismatch.
 
@@ -47,7 +47,7 @@ def read_heads(
 
 
 def _read_words(
-    model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
+    model: Model, original: OriginalFiles, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
     """Return the model with a SparseEncoder's head, which makes a weight for each word, and the head's graph."""
     settings = original.layer_config("SpladePooling") or {}
@@ -85,7 +85,9 @@ def _read_query_table(model: Model, folder: Path, path: Path) -> Model:
     return replace(model, query_form=form, prompts={"query": "", "document": ""} | model.prompts)
 
 
-def _read_beside(model: Model, original: Original, transformer: Transformer, tokenizer: Path) -> tuple[Model, Graphs]:
+def _read_beside(
+    model: Model, original: OriginalFiles, transformer: Transformer, tokenizer: Path
+) -> tuple[Model, Graphs]:
     """Return the model with its heads (BGE-M3): a weight for each token's id, and token vectors; and their graphs."""
     pickled = [path.name for path in sorted(original.folder.glob("*_linear.pt"))]
     if pickled and not original.beside:

@@ -12,9 +12,9 @@ import numpy as np
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.model import chat, weights
+from shoal_workers.model import chat_template, weights
 from shoal_workers.model.architecture import LATE_CLASS, with_usual_names
-from shoal_workers.model.chat import Chat
+from shoal_workers.model.chat_template import Chat
 from shoal_workers.model.download import PACKAGED, PACKAGED_DIGEST
 from shoal_workers.model.transformer import Linear
 
@@ -52,7 +52,7 @@ MAX_STATIC_TOKENS = 513
 MAX_JSON_BYTES = 8 << 20
 
 
-class Original:
+class OriginalFiles:
     """A model's files in `folder`, each read when it is needed. Raises ModelNotFound or ModelMismatch."""
 
     def __init__(self, folder: Path):
@@ -150,7 +150,7 @@ class Original:
         """The parts of the model's chat template around a pair."""
         path = self.transformer / "chat_template.jinja"
         template = _text(path) if path.exists() else str(self.tokenizer_config.get("chat_template"))
-        return chat.parse(template, self.prompts["prompts"].get(self.prompts["default_prompt"]))
+        return chat_template.parse(template, self.prompts["prompts"].get(self.prompts["default_prompt"]))
 
     @cached_property
     def dense_folders(self) -> list[Path]:
@@ -195,7 +195,7 @@ class Original:
 def read_properties(name: str, source: Path) -> dict[str, Any]:
     """Return values of the fields of `Model`, from its files. Raises ModelNotFound or ModelMismatch."""
     _refuse_links_out(source)
-    original = Original(source)
+    original = OriginalFiles(source)
     try:
         return _properties(name, original) | {"weights_state": weights_state(source)}
     except KeyError as error:
@@ -204,7 +204,7 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         raise ModelMismatch(f"{source} is not a model that Shoal knows ({error!r:.200}): use another model") from error
 
 
-def _properties(name: str, original: Original) -> dict[str, Any]:
+def _properties(name: str, original: OriginalFiles) -> dict[str, Any]:
     if original.is_static:
         found = {"dimension": 1, "pooling": "mean", "max_tokens": MAX_STATIC_TOKENS}  # the dimension is read later
         return found | {"digest": weights.digest(original.transformer)} | original.prompts
@@ -228,7 +228,7 @@ def _properties(name: str, original: Original) -> dict[str, Any]:
     return found | {"digest": digest, "max_tokens": _max_tokens(original)}
 
 
-def _read_reranker(name: str, original: Original) -> dict[str, Any]:
+def _read_reranker(name: str, original: OriginalFiles) -> dict[str, Any]:
     config, found = original.config, {"dimension": 1, "pooling": "cls", "is_reranker": True}
     if (num_labels := len(config.get("id2label") or "01")) != 1 and "true_token_id" not in config:
         raise ModelMismatch(
@@ -238,7 +238,7 @@ def _read_reranker(name: str, original: Original) -> dict[str, Any]:
     return found | {"pooling": "lasttoken", "pair_forms": original.chat.forms} if is_decoder else found
 
 
-def _read_embedder(name: str, original: Original) -> dict[str, Any]:
+def _read_embedder(name: str, original: OriginalFiles) -> dict[str, Any]:
     layers = dict(original.layers or _modules(original.folder, "document"))  # raises an error without modules.json
     pooling = read_json(layers["Pooling"] / "config.json")
     if not pooling.get("include_prompt", True):
@@ -317,7 +317,7 @@ def _pooling(name: str, config: dict[str, Any]) -> str:
     return modes[0]
 
 
-def _max_tokens(original: Original) -> int:
+def _max_tokens(original: OriginalFiles) -> int:
     if own := original.reading.get("max_seq_length"):
         return int(own)
     return int(

@@ -1,4 +1,4 @@
-"""The questions of a program about texts. Every client has these methods."""
+"""The methods of a client that embed, search, rerank and tokenize texts. Every client has them."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 OtherOutput = Literal["chunks", "sparse"] | list[str]
 
 
-class Questions(Closing):
-    """The questions for programs without an event loop. Each method makes a job, waits for the reply and reads it."""
+class TextClient(Closing):
+    """A client for programs without an event loop. Each method makes a job, waits for the reply and reads it."""
 
     @overload
     def embed(self, texts: str | Iterable[str], *, output: OtherOutput, **options: Any) -> Any: ...
@@ -124,7 +124,7 @@ class Questions(Closing):
 class Handle:
     """A submitted job."""
 
-    client: Questions
+    client: TextClient
     id: str
 
     def result(self, timeout_s: float | None = None) -> Reply:

@@ -1,7 +1,7 @@
 """Uploads to the store of indexes, and the process that copies indexes from there.
 
 A worker neither loads the store's packages nor hangs with the store, because it starts `python -m
-shoal_workers.index.store.store_process PARENT`, with the settings in the environment. If the store hangs, an alarm ends
+shoal_workers.index.store.copy_process PARENT`, with the settings in the environment. If the store hangs, an alarm ends
 the process. On each machine, one worker at a time has a thread that runs this process.
 """
 
@@ -24,7 +24,7 @@ from shoal.settings import Settings
 from shoal_workers.index.store.local_copies import Copies
 from shoal_workers.index.store.store import IndexStore, check_protocol, upload
 
-log = logging.getLogger("shoal_workers.index.store.store_process")  # also where this module is `__main__`
+log = logging.getLogger("shoal_workers.index.store.copy_process")  # also where this module is `__main__`
 
 #: Interval at which copies are compared with the store, in seconds.
 LOOK_EVERY_S = 2.0
@@ -95,7 +95,7 @@ def kept_copies(settings: Settings) -> Iterator[None]:
 
 def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
     """Run the process that copies whenever this worker gets the lock, which the process then holds too."""
-    command = [sys.executable, "-m", "shoal_workers.index.store.store_process", str(os.getpid())]
+    command = [sys.executable, "-m", "shoal_workers.index.store.copy_process", str(os.getpid())]
     while not stopping.is_set():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

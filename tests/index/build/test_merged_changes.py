@@ -24,7 +24,7 @@ from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.build.builder import BuildResult, build
-from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.merged_changes import IndexChanges
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, FILES, MANIFEST, Manifest
 from shoal_workers.index.index import Index, current_version
