@@ -24,7 +24,7 @@ from tokenizers.normalizers import BertNormalizer, Lowercase, Sequence
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.progress import StepBar
-from shoal_workers.model import architecture, own_graph, parity, static, weights
+from shoal_workers.model import architecture, chat_template, own_graph, parity, static, weights
 from shoal_workers.model.download import find_source, with_own_graph
 from shoal_workers.model.graph import build_graph, core
 from shoal_workers.model.heads.open_head import OpenHead
