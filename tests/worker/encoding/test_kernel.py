@@ -281,6 +281,21 @@ class TestHostile:
             setattr(shape, field, value)
             with pytest.raises(ValueError, match=r"have other sizes|does not support the model"):
                 KernelModel(load(library.path(OWN)), weights._replace(shape=shape))
+        for part in ("words", "positions", "norms", "panels", "scales"):
+            with pytest.raises(ValueError, match=r"have other sizes|does not support the model"):
+                KernelModel(load(library.path(OWN)), weights._replace(**{part: getattr(weights, part)[:-1]}))
+
+    def test_damaged_weights_are_refused(self) -> None:
+        made = transformer(SMALL)
+        first, layer = made.layers
+        for damaged in (
+            layer._replace(up=Linear(layer.up.weights[:, :-1], layer.up.bias)),
+            layer._replace(qkv=Linear(layer.qkv.weights[:-1], layer.qkv.bias[:-1])),
+            layer._replace(down=Linear(layer.down.weights * np.float32(np.nan), layer.down.bias)),
+            layer._replace(output_norm=Norm(layer.output_norm.scale[:-1], layer.output_norm.shift)),
+        ):
+            with pytest.raises(ValueError, match=r"weights are|not finite|different widths"):
+                arrange(replace(made, layers=(first, damaged)), MAX_TOKENS, "int8")
 
     def test_truncated_weights_are_refused(self, weights: KernelWeights) -> None:
         for part in ("words", "positions", "norms", "panels", "scales"):

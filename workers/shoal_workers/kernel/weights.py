@@ -63,7 +63,10 @@ def find_unsupported(transformer: Transformer) -> str:
 
 
 def arrange(transformer: Transformer, max_tokens: int, number: str) -> KernelWeights:
-    """Return the weights of a supported model in the kernel's layout. `number` is one of `NUMBERS`."""
+    """Return the weights of a supported model in the kernel's layout; raise ValueError for arrays that do not fit.
+
+    `number` is one of `NUMBERS`.
+    """
     width, inner = _sizes(transformer)
     group = _group(width, inner)
     norms = [transformer.norm]
@@ -76,6 +79,14 @@ def arrange(transformer: Transformer, max_tokens: int, number: str) -> KernelWei
                 scales += own_scales
     words, positions = transformer.words.astype(np.float16, copy=False), _float32(transformer.positions)
     scales_and_shifts = np.concatenate([_float32(array) for norm in norms for array in norm])
+    if (
+        words.shape[1:] != (width,)
+        or positions.shape[1:] != (width,)
+        or len(scales_and_shifts) != 2 * width * len(norms)
+    ):
+        raise ValueError("embeddings and norms are of different widths")
+    if not np.isfinite(words).all():
+        raise ValueError("the vector of a word has a number that 16 bits cannot hold")
     shape = Shape(
         *(width, transformer.num_heads, len(transformer.layers), inner, group, len(words), len(positions)),
         *(max_tokens, ACTIVATIONS.index(transformer.activation), NUMBERS.index(number), transformer.eps),
@@ -102,16 +113,23 @@ def _products(layer: Layer, width: int, inner: int, group: int) -> Iterator[Line
     """
     factor = np.ones((3 * width, 1), np.float32)
     factor[:width] = 1 / np.log(2)
-    qkv, attention_out, up, down = (
-        Linear(_float32(one.weights), _float32(one.bias))
-        for one in (layer.qkv, layer.attention_out, layer.up, layer.down)
-    )
+    qkv = _checked(layer.qkv, 3 * width, width)
     yield Linear(qkv.weights * factor, qkv.bias * factor[:, 0])
-    yield attention_out
+    yield _checked(layer.attention_out, width, width)
+    up, down = _checked(layer.up, inner, width), _checked(layer.down, width, inner)
     for n in range(0, inner, group):
         part = slice(n, n + group)
         yield Linear(up.weights[part], up.bias[part])
         yield Linear(down.weights[:, part], down.bias if n == 0 else np.zeros_like(down.bias))
+
+
+def _checked(linear: Linear, outputs: int, inputs: int) -> Linear:
+    weights, bias = (_float32(array) for array in linear)
+    if weights.shape != (outputs, inputs) or bias.shape != (outputs,):
+        raise ValueError(f"weights are {list(weights.shape)}, and not {[outputs, inputs]}")
+    if not np.isfinite(weights).all() or not np.isfinite(bias).all():
+        raise ValueError("weights have numbers that are not finite")
+    return Linear(weights, bias)
 
 
 def _panels(product: Linear, group: int, number: str) -> Iterator[tuple[bytes, bytes]]:
