@@ -157,9 +157,12 @@ class Columns(dict[str, Column]):
     @classmethod
     def without_rows(cls, folder: Path) -> Self:
         """Return the names and kinds of the columns in a folder, with no values. Raises IndexCorrupt."""
-        codes = np.empty((1, 0), np.int32)
-        nothing = Keywords.of([]), np.zeros(1, np.int64), codes[0], codes
-        return cls({one["name"]: Column(one["name"], one["kind"], *nothing) for one in _read_fields(folder)})
+        columns = {}
+        for one in _read_fields(folder):
+            codes = np.empty((1 + one["is_list"], 0), np.int32)  # of a list, one row for each value
+            terms, starts = Keywords.of([]), np.zeros(1, np.int64)
+            columns[one["name"]] = Column(one["name"], one["kind"], terms, starts, codes[0], codes)
+        return cls(columns)
 
 
 def save_columns(folder: Path, columns: Iterable[Column]) -> None:
