@@ -138,6 +138,7 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     queue.put("interactive", [Tokenize(["storm"], reply_to="me", deadline=0.0)])
     drive(worker)
     assert engine.passes == []
+    assert worker.admission._next_reclaim > 0  # it looks for the jobs of dead workers at intervals
     reply = queue.wait_result(at_once.id, 0)
     assert reply is not None
     assert "the deadline or timeout_s passed before" in str(reply.error)
