@@ -16,7 +16,7 @@ from process import Process, run
 from queues import connect, queue_of
 
 from shoal import Client
-from shoal.broker.connections import printable_url
+from shoal.broker.connections import PasswordFile, printable_url
 from shoal.errors import Timeout, Unavailable
 
 PASSWORD = "hard to/guess?&@:#é"
@@ -73,7 +73,10 @@ class TestPassword:
         file.write_text(f"{PASSWORD}\n")
         assert use(url) == "queued"
         assert use(url.replace("://", "://default@")) == "queued"
+        user = PasswordFile(str(file), None)
+        assert user.get_credentials() == (PASSWORD,)
         file.write_text(SECRET)
+        assert user.get_credentials() == (SECRET,)  # each new connection reads the file again
         check_refused(url, "check the user and the password")
 
 
@@ -178,7 +181,8 @@ class TestTls:
         alone = f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={files}/ca.pem"
         for url in (alone, self.url(server, files, "stranger")):
             check_refused(url, "Redis does not answer")
-        check_refused(server.url.replace("ca.pem", "stranger.pem"), "certificate verify failed")
+        for url in (server.url.replace("ca.pem", "stranger.pem"), server.url.replace("127.0.0.1", "localhost")):
+            check_refused(url, "certificate verify failed")
         assert use(server.url) == "queued"
         done = run("status", redis_url=server.url)
         assert "1 unanswered jobs" in done.stdout

@@ -4,6 +4,7 @@ import pickle
 import resource
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import msgpack
 import numpy as np
@@ -46,13 +47,15 @@ ABOUT |= {"waits": {"bulk": {"limits": [0.5, 2], "counts": [3, 0, 1], "sum": 10.
 ABOUT |= {"written_at": 5.0, "rounds": [1.0] * 5, "recent": [{"id": "a", "timings": {"queue_s": 0.5}}]}
 
 
-def test_a_false_length_needs_no_memory() -> None:
+def test_a_false_length_needs_no_memory_and_a_lack_of_memory_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [b"\x81\xa1a" + marker + b"\xff" * 4 for marker in (b"\xc6", b"\xdb", b"\xdd", b"\xdf", b"\xc9")]
     claims += [b"\x81\xa1a" + b"\xdd\x00\x0f\x00\x00" * 1_000 + b"\xc0" * 2**20]  # a thousand lists of a million each
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for data in claims:
         assert isinstance(outcome(wire.unpack, data), MalformedJob)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # in KB
+    monkeypatch.setattr(msgpack, "unpackb", Mock(side_effect=MemoryError))
+    assert isinstance(outcome(wire.unpack, b"\x80"), MalformedJob)
 
 
 # Replies

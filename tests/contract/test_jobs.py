@@ -92,6 +92,7 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
         ({"truncation_side": "top"}, 'truncation_side is "top": it takes one of right, left'),
         ({"prompt_name": 3}, "prompt_name is 3: it takes the name of a prompt"),
         ({"dimensions": 0}, "dimensions is 0: it takes a whole number from 1"),
+        ({"dimensions": True}, "dimensions is true"),
         ({"dimensions": 8, "output": "tokens"}, "dimensions does not go with output 'tokens'"),
         ({"chunk_tokens": 0}, "chunk_tokens is 0: it takes a whole number from 1 to 1,000,000"),
         ({"chunk_tokens": 9, "chunk_overlap": -1}, "chunk_overlap is -1: it takes a whole number from 0"),
@@ -190,8 +191,8 @@ def test_the_outline_of_a_job_is_read_without_the_rest() -> None:
     assert (outline.id, outline.op, outline.num_texts, outline.reply_to) == ("mine", "embed", 70_000, "me")
     cut = Outline.read(msgpack.packb(values)[:100])
     assert (cut.id, cut.op, cut.num_texts, cut.reply_to) == ("mine", "embed", 70_000, None)
-    odd = Outline.read(msgpack.packb({"id": "a b", "op": "x" * 1_000_000, "texts": "storm"}))
-    assert (odd.id, odd.op, odd.num_texts) == (None, None, None)
+    odd = Outline.read(msgpack.packb({"id": "a b", "op": "x" * 1_000_000, "texts": "storm", "reply_to": 5}))
+    assert (odd.id, odd.op, odd.num_texts, odd.reply_to) == (None, None, None, None)
     assert Outline.read(msgpack.packb({"op": "dance"})).op is None
     fields: list[dict[Any, Any]] = [{5: "x"}, {"texts": b"\xff"}, {"x": msgpack.ExtType(1, b"")}]
     for more in (*fields, {b"\xff": 1, "deep": [[[{"x": {}}]]]}):

@@ -157,12 +157,14 @@ PACKED: dict[str, dict[str, Any]] = {
         ("sparse", {"indices": ints(4, 9, -1)}),
         ("sparse", {"values": floats(0.5, 1)}),
         ("sparse", {"values": floats(0.5, 1, 0)}),
+        ("sparse", {"values": floats(0.5, 1, np.nan)}),
         ("sparse", {"values": floats(0.5, 1, np.inf)}),
         ("multivectors", {"lengths": [1, 2]}),
         ("multivectors", {"shape": [1, 2]}),
         ("multivectors", {"shape": [-2, -2]}),
         ("multivectors", {"shape": [2, 0], "data": b""}),
         ("multivectors", {"data": floats(1, 2, 3, np.inf)}),
+        ("multivectors", {"dtype": "float64"}),
     ],
 )
 def test_sparse_vectors_and_multivectors_of_another_shape_are_malformed(name: str, change: dict[str, Any]) -> None:

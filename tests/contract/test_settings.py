@@ -43,6 +43,8 @@ def test_the_environment_is_read_by_type_and_made_for_a_child_process() -> None:
         ("port", "eighty", 'SHOAL_PORT is "eighty": it takes a whole number'),
         ("request_timeout_s", "soon", 'SHOAL_REQUEST_TIMEOUT_S is "soon": it takes a number'),
         ("request_timeout_s", "nan", "request_timeout_s is nan"),
+        ("result_ttl_s", "1000000001", "result_ttl_s is 1000000001"),
+        ("receive_timeout_s", "86401", "takes a number from 0.1 to 86,400"),
         ("request_timeout_s", str(MAX_DEADLINE_S + 1), f"takes a number from 0.001 to {MAX_DEADLINE_S:,}"),
         ("port", "65536", "port is 65536: it takes a number from 1 to 65,535"),
         ("pool", "a b", 'pool is "a b": it takes 1 to 128 letters'),

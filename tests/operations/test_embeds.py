@@ -1,6 +1,7 @@
 """Embeds by a worker: several outputs in one pass, outputs that a model lacks, truncated texts, and chunks."""
 
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -232,11 +233,12 @@ class TestChunked:
         assert vectors(embed(worker, TEXT, chunk_tokens=10)).shape == (1, 32)
 
     @pytest.mark.parametrize("text", [TEXT * 200, "storm " * 50_000])
-    def test_a_long_text_lets_other_jobs_go_first_and_is_cut_little_by_little(
-        self, queue: Queue, encoder: Encoder, text: str
+    def test_a_long_text_lets_other_jobs_go_first_and_is_cut_little_by_little_until_its_deadline(
+        self, queue: Queue, encoder: Encoder, text: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         worker = Worker(queue.consumer(), engine := Noting(encoder), {}, Bucketing(256))
-        queue.put("interactive", [long := Embed([text], Options(chunk_tokens=46), reply_to="me")])
+        long = Embed([text], Options(chunk_tokens=46), reply_to="me", deadline=time.time() + 3_600)
+        queue.put("interactive", [long])
         assert queue.loads()["interactive"].num_texts == long.num_lane_texts > 1_000
         worker.step(block_s=0)
         (work,) = worker.scheduler.works
@@ -253,7 +255,12 @@ class TestChunked:
             assert len(engine.passes) <= num_passes + 3
         assert work.num_waiting < long.num_lane_texts
         assert len(work.tokenized) < long.num_lane_texts / 4
-        worker.scheduler.works.clear()
+        num_passes = len(engine.passes)
+        monkeypatch.setattr(worker.clock, "now", lambda: time.time() + 7_200)
+        worker.step(block_s=0)
+        reply = queue.inbox("me").wait()[-1]
+        assert (reply.id, reply.status) == (long.id, "expired")
+        assert (len(engine.passes), len(worker.scheduler.works)) == (num_passes, 0)
 
     def test_jobs_of_the_same_lane_take_turns_with_a_long_text(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Noting(encoder), {}, Bucketing(256))

@@ -109,6 +109,12 @@ def test_an_empty_pool_has_only_keys_that_live_for_ever(queue: Queue) -> None:
     queue.put("interactive", [Embed(["storm"] * 200, reply_to="me") for _ in range(3)], client="b")
     for _ in range(10):
         answer(queue)
+    jobs = [Embed(["storm"], reply_to=address) for address in ("me", "me", "me", "me", None)]
+    queue.put("bulk", jobs)
+    queue.answer(queue.take("w", ["bulk"], 4))
+    queue.withdraw([jobs[-1].id])  # the client has had a turn
+    assert not queue.redis.exists(queue.keys.of_lane("bulk", "old"), queue.keys.record(jobs[-1].id))
+    answer(queue)
     assert not any(queue.backlog().values())
     queue.leave("w")
     left = {name.decode() for name in queue.redis.scan_iter(f"{queue.keys.root}:*")}

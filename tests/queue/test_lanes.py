@@ -135,6 +135,7 @@ class TestFairness:
     def test_a_client_may_fill_seven_eighths_of_the_room_that_others_leave(self, queue: Queue) -> None:
         settings = Settings(max_backlog=800, max_backlog_texts=800, max_backlog_mb=3, max_result_mb=4)
         assert LaneLimits.from_settings(settings) == LaneLimits(800, 800, 3 * 2**20, 4 * 2**20)
+        assert LaneLimits.from_settings(Settings()) == LaneLimits()
         set_limits(queue, LaneLimits.from_settings(settings))
         for num in (701, 801):
             words = rf"{num} jobs at a time exceed .* bulk lane, 700 \(SHOAL_MAX_BACKLOG\)"

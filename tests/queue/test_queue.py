@@ -53,6 +53,8 @@ def test_replies_are_written_in_groups_of_limited_bytes(queue: Queue) -> None:
     stream = queue.redis.xrange(queue.keys.replies("me"))
     are_large = [len(fields[b"reply"]) > MAX_WRITE_BYTES for _, fields in stream]
     assert are_large == [False, False, False, True, True]  # large replies delay no small one
+    queue.redis.xadd(queue.keys.replies("me"), {"reply": b"no reply"})
+    assert len(queue.inbox("me").wait()) == 5
 
 
 def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queue: Queue) -> None:
@@ -69,6 +71,11 @@ def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queu
         queue.wait_result(job.id, 0)
     assert not queue.redis.exists(queue.keys.held("a"))
     assert queue.backlog()["bulk"] == 0
+    refused = pushed(queue)
+    queue.put("interactive", [refused])  # another job under way has the same id
+    assert queue.answer(queue.take("a", ["bulk"], 1)) == 1
+    assert queue.status(refused.id)[0] == "queued"
+    assert queue.wait_result(refused.id, 0) is None
 
 
 @pytest.mark.parametrize("what", ["jobs", "new", "of:", "pushed", "words", "overflow"])
@@ -97,6 +104,7 @@ def test_jobs_of_dead_workers_wait_again_in_order_before_the_others(queue: Queue
     for _ in range(2):  # each suspect comes alone
         (delivery,) = queue.take("me", LANES, 9)
         assert (delivery.deaths, delivery.died) == (1, "dead")
+        assert queue.redis.llen(queue.keys.of_lane("bulk", "wake")) == 1 - len(found)  # an idle worker takes the next
         assert queue.take("me", LANES, 9) == []
         assert found or queue.take("other", ["interactive"], 1)[0].key == jobs[4].id  # this worker takes no suspects
         queue.answer([delivery])

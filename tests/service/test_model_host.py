@@ -12,6 +12,7 @@ from socket import gethostname
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from conftest import PATIENCE_S, RedisServer, wait_until
 
 from shoal import Client
@@ -23,6 +24,7 @@ from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
+from shoal_workers.cli import host as host_command
 from shoal_workers.service.model_host import (
     MAX_START_ALONE_S,
     TURN_S,
@@ -303,6 +305,7 @@ def test_the_host_says_once_for_each_pool_that_redis_is_away(
 
 
 def test_failed_models(settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path, tmp_path: Path) -> None:
+    assert "nan is not a number: write one" in CliRunner().invoke(host_command, ["a=m", "--memory-gb", "nan"]).output
     for model, budget_bytes, error, words in (
         (tiny_source, 2**20, BadSetting, r"the pool a takes 0.* raise --memory-gb"),
         (tmp_path / "none", PLENTY, NotReady, r"the worker of a ended with exit code 1: .*none"),

@@ -1,6 +1,7 @@
 """The commands of the workers: `shoal worker`, `shoal host`, `shoal jobs`, `shoal index` and `shoal model`."""
 
 import json
+import math
 from dataclasses import asdict
 
 import click
@@ -61,6 +62,8 @@ def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: 
     """
     from shoal_workers.service.model_host import run_host
 
+    if math.isnan(memory_gb):
+        raise click.BadParameter("nan is not a number: write one, such as 8", param_hint="'--memory-gb'")
     logs.configure(settings)
     run_host(settings, models, int(memory_gb * 2**30), idle_s)
 

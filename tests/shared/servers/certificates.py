@@ -5,12 +5,12 @@ import subprocess
 from pathlib import Path
 
 
-def certificate(folder: Path, name: str, signed_by: str = "", names: str = "IP:127.0.0.1") -> None:
+def certificate(folder: Path, name: str, signed_by: str = "") -> None:
     """Make `<name>.pem` and `<name>.key`. Another certificate signs it, or it signs itself."""
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     made += ["-subj", f"/CN={name}", "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
     if signed_by:
-        made += ["-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-addext", f"subjectAltName={names}"]
+        made += ["-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-addext", "subjectAltName=IP:127.0.0.1"]
         made += ["-addext", "basicConstraints=critical,CA:FALSE"]
     else:
         made += ["-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 trusts no authority without this extension

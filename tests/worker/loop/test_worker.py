@@ -28,6 +28,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import Internal
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.queue.consumer import Consumer, Delivery
+from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, Pipeline
 from shoal_workers.encoding.tokenizer import Tokens
@@ -38,6 +39,7 @@ from shoal_workers.loop.worker import Worker
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
+from shoal_workers.service.service import limits_of
 
 
 class Engine(Noting):
@@ -138,6 +140,7 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     queue.put("interactive", [Tokenize(["storm"], reply_to="me", deadline=0.0)])
     drive(worker)
     assert engine.passes == []
+    assert worker.admission._next_reclaim > 0  # it looks for the jobs of dead workers at intervals
     reply = queue.wait_result(at_once.id, 0)
     assert reply is not None
     assert "the deadline or timeout_s passed before" in str(reply.error)
@@ -214,6 +217,7 @@ def test_a_search_for_many_hits_costs_others_nothing(queue: Queue, engine: Engin
 
 
 def test_jobs_that_cannot_be_served_are_refused(worker: Worker, engine: Engine) -> None:
+    assert limits_of(Settings(max_job_texts=3, max_text_chars=5, max_batch_texts=7)) == Limits(3, 5, 7)
     refused: list[tuple[Job, str]] = [
         (Search(["storm"], index="other"), "unknown_index"),
         (Search(["storm"] * 100, k=101), "too_large"),

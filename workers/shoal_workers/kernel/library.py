@@ -106,7 +106,8 @@ def compile_kernel(target: Target) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotCompile(str(error)) from error
     finally:
-        new.unlink(missing_ok=True)
+        if new.exists():  # a read-only file system refuses even to delete a missing file
+            new.unlink()
 
 
 def main() -> None:

@@ -95,6 +95,7 @@ class OpenVinoPass:
     """A pass as a running inference request, which keeps its inputs, because OpenVINO reads them in place."""
 
     def __init__(self, request: Any, packing: Packing):
+        request.wait()  # a pass goes on if another one, which was to run beside it, could not start
         self.request, request.packing = request, packing
         request.start_async(dict(enumerate(packing)), share_inputs=True)
 
