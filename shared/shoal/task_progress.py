@@ -14,8 +14,8 @@ class TaskProgress:
 
     `rows` counts all rows of the source that are done. `num_bad` counts bad rows, which were left out, and `first_bad`
     has the messages of the first `MAX_SHOWN` of them. `fraction` is the share of the source's bytes that is done, from
-    0 to 1, or None if it is unknown. `step` names the current step, such as "reading" or "embedding". The rate
-    `rows_per_s` and the seconds left, `eta_s`, are None if they are unknown, and in all reports of the job itself.
+    0 to 1, or None if it is unknown. `step` names the current step, such as "reading" or "embedding". `rows_per_s`
+    is the rate, and `eta_s` the seconds left. Both are None if they are unknown; the job itself never reports them.
     """
 
     rows: int = 0

@@ -98,10 +98,10 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
 @click.option("--to", required=True, metavar="URL", help="Address of the engine, such as postgresql://host/database.")
 @settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS, "kept_versions", "engine_password")
 def push(settings: Settings, index_name: str, to: str) -> None:
-    """Copy INDEX into a vector engine, and publish the version there: workers keep no files of it.
+    """Copy INDEX into a vector engine, and publish the version there: workers then keep no files of the version.
 
     The version is the current one, or the newest one if the current one is in an engine already. After an
-    interruption, the same command goes on. Older versions there are removed.
+    interruption, the same command continues. Versions that are no longer kept are removed from the engine.
     """
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.engine_push import push, remove_tables

@@ -32,7 +32,7 @@ _US = click.IntRange(0, 10**9)
 class Measured(NamedTuple):
     """The `rounds` of workers of one kind, their source, and the threads and the memory of a worker.
 
-    `job_us` is the time of a request that the rounds do not include.
+    `job_us` is the part of a request's time that the rounds do not include.
     """
 
     rounds: Sequence[float] = ()

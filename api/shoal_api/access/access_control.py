@@ -155,7 +155,7 @@ class AccessControl:
         request.is_counted, request.num_held_bytes = False, 0
 
     def num_requests(self, request: JsonRequest) -> int:
-        """Return the number of requests of this request's client that are under way."""
+        """Return how many requests of the client that sent this request are under way."""
         return self._requests.held(request.client_name)
 
     def count_transfer(self, request: JsonRequest) -> Callable[[], None]:

@@ -1,7 +1,7 @@
 """Prometheus metrics: counters of the API, and the state of the pool at the time of a scrape.
 
 Several API processes count in files of a shared folder (prometheus_client's multiprocess mode), so each process reports
-the sums, and no metrics of processes. The counts of a process remain after its end.
+the sums of all processes, and no metrics of a single process. The counts of a process remain after its end.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""The state of the pool: of its workers and indexes, or of all that `GET /v1/pool` and `/metrics` show."""
+"""The state of the pool: its workers and indexes, and everything else that `GET /v1/pool` and `/metrics` show."""

@@ -176,7 +176,7 @@ async def embed_sparse(body: TeiTokensBody) -> Response:
 
 @api.post("/predict", responses={424: TeiError})
 async def predict() -> NoReturn:
-    """Refuse the request, because the model is no classifier."""
+    """Refuse the request, because the model is not a classifier."""
     raise Unsupported("the served model is no classifier: it makes vectors, which /embed returns")
 
 

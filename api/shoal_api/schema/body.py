@@ -34,8 +34,8 @@ Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 #: A path or a URL.
 Path = Annotated[str, Field(max_length=MAX_VALUE_CHARS)]
 
-# Settings bound texts, and `check_texts` checks them, for clients of Redis too. The check of a list stops at its first
-# error, because the errors of all items of a large list would fill the memory.
+# These shapes do not limit texts, because the limits are settings: `check_texts` checks them, for clients of Redis too.
+# The check of a list stops at its first error, because the errors of all items of a large list would fill the memory.
 
 #: A text for the model.
 Text = str

@@ -113,7 +113,7 @@ def log_file(settings: Settings) -> Path:
 
 
 def why_it_ended(settings: Settings) -> str:
-    """Return the reason for the server's end, from the last lines of its log, and the remedy."""
+    """Return why the server ended, from the last lines of its log, and the remedy."""
     log = log_file(settings)
     lines = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
     reasons = [reason for line in lines if (reason := line.partition(" # ")[2]) and "WARNING" not in reason]

@@ -44,7 +44,7 @@ class Sentinels:
             host, port = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
             first = sentinel.sentinels[0].connection_pool.connection_kwargs  # address of the Sentinel that answered
         answered = (first["host"], first["port"])
-        self._nodes = [answered, *(node for node in self._nodes if node != answered)]  # from now on it is asked first
+        self._nodes = [answered, *(node for node in self._nodes if node != answered)]  # the next call asks it first
         return str(host), int(port)
 
     def note_move(self, error: MovedError) -> None:

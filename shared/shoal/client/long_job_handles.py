@@ -24,7 +24,7 @@ OnStatus = Callable[[LongJobStatus], object]
 #: The first and the longest pause between two queries for a job's state, in seconds.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 0.5
 
-#: Seconds for which a wait goes on while neither Redis nor the API answers.
+#: Longest time that a wait goes on while neither Redis nor the API answers, in seconds.
 MAX_AWAY_S = 60.0
 
 #: Longest time to wait for a change of an index's versions, in seconds. The change may queue behind others.

@@ -35,7 +35,7 @@ MAX_DEADLINE_S = 365 * 86_400
 #: Largest weight of a job in its lane's load, in texts. The Lua scripts use the same number.
 MAX_LANE_TEXTS = 999_999
 
-#: Highest number of a text in a list that is split into jobs. No list has this many texts.
+#: Highest number that a text can have in a list that is split into jobs. No list has this many texts.
 MAX_TEXT_NUMBER = 2**53
 
 #: Largest number of texts in a job if a list is split, so that several workers share it and no other job waits long.

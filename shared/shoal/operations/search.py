@@ -105,7 +105,7 @@ class Search(Job):
 
     @property
     def is_plain(self) -> bool:
-        """True for a search without options except `mode` dense. A worker does such searches of many jobs together."""
+        """True for a search without options except `mode` dense. A worker answers many plain searches together."""
         return self.search in (PLAIN, PLAIN_DENSE)
 
     # Count

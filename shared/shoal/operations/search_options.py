@@ -175,5 +175,5 @@ SEARCH_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fie
 #: The names of all options of a search.
 SEARCH_NAMES = tuple(SEARCH_DEFAULTS)
 
-#: Searches without options. A worker does plain searches of many jobs together.
+#: Searches without options. A worker answers them for many jobs together.
 PLAIN, PLAIN_DENSE = SearchOptions(), SearchOptions(mode="dense")

@@ -132,7 +132,7 @@ class PackedJobs:
 
 
 def take_groups(puts: dict[tuple[str, str], list[PackedJobs]]) -> list[list[PackedJobs]]:
-    """Remove the puts to make now from `puts`, whose keys are clients and lanes; return a group for each key.
+    """Return the next group of puts for each client and lane, the keys of `puts`, and remove these puts from `puts`.
 
     One run of the script makes the puts of a group. A client with few puts goes first and does not wait for others.
     """

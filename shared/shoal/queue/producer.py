@@ -26,7 +26,7 @@ from shoal.queue.lane import (
 )
 from shoal.queue.pool import AsyncPool
 
-#: Seconds for which the pool's speed, once read, is used again.
+#: Time for which a reading of the pool's speed is reused, in seconds.
 SPEED_KNOWN_S = 5.0
 
 #: Number of bytes of replies that a read should fetch. Redis serves no other client while it copies the replies, and no

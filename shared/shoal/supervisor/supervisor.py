@@ -102,7 +102,7 @@ class Supervisor:
         return [*self.services, *([self.redis] if self.redis else [])]
 
     def _ask(self, *command: str) -> bytes:
-        from shoal.broker.broker import Broker  # a slow import, so it waits until the processes have been started
+        from shoal.broker.broker import Broker  # imported late, because the import is slow
 
         with closing(Broker.connect(self.settings.redis_address)) as broker:
             return bytes(broker.execute(*command))

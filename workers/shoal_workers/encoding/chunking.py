@@ -178,7 +178,7 @@ class Chunker:
         return reach - int(late[::-1].argmax()) if late.size else reach
 
     def _following(self, found: Boundaries, first: int, last: int, most: int) -> int:
-        """Return where the chunk after the chunk from `first` to `last` begins: before a word, if possible."""
+        """Return where the next chunk begins after the chunk from `first` to `last`: before a word, if possible."""
         nearest = int(found.num_tokens.searchsorted(found.num_tokens[last] - self._overlap))
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)

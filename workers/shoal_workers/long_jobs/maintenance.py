@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 #: the keys of its job within this time.
 LOOK_FIRST_S = 4.0
 
-#: Seconds from when a worker takes a job until it must have begun the run. A worker that needs longer has died.
+#: Time within which a worker that has taken a job begins the run, in seconds. A worker that needs longer has died.
 BETWEEN_S = 4.0
 
 #: Longest pause between two rounds, in seconds. After a longer one, the runner watches for `LOOK_FIRST_S` again.

@@ -49,7 +49,7 @@ class Batch:
         until = time.perf_counter() + seconds
         while self._passes is not None and time.perf_counter() - self._started_s <= WAIT_FROM_S:
             left_s = until - time.perf_counter()
-            wait_s = max(0.0, min(left_s, 0.004))  # then it looks for a job, which takes 50 µs of processor time
+            wait_s = max(0.0, min(left_s, 0.004))  # not less, because `has_come` takes 50 µs of processor time
             try:
                 if self.pipeline.encoder.ends_within(self._passes, wait_s):
                     return True

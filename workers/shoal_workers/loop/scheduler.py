@@ -208,7 +208,8 @@ class Scheduler:
         for kind in kinds[kinds.index(served) + 1 :]:
             credit = min(self._credit[kind] + SHARES[kind] * num_tokens, self._max_batch_tokens)
             self._credit[kind] = credit if kind in waiting else 0.0
-        # A pass with a long text may have more tokens than the kind has earned. Its next pass is then later.
+        # A pass with a long text may have more tokens than the kind has earned. The kind then waits longer for its next
+        # pass.
         self._credit[served] = max(-self._max_batch_tokens, self._credit[served] - num_tokens)
 
 

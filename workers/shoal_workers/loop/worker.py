@@ -183,7 +183,7 @@ class Worker:
         if self._aside:
             self.scheduler.tokenize_ahead()
         opening = [work.opening for work in self.scheduler.works if work.opening and not work.opening.done()]
-        wait(opening, 0.005, FIRST_COMPLETED)  # seconds; then it looks for jobs
+        wait(opening, 0.005, FIRST_COMPLETED)  # seconds, after which the worker looks for jobs
         num_answered = self._answer()
         if self._aside and not (opening or num_answered):
             self._aside.ends_within(TAKE_EVERY_S, self._has_come)

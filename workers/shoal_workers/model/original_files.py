@@ -35,7 +35,7 @@ _LAYERS = {
 _ALIASES = {"MLMTransformer": "Transformer"}
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
 
-#: The orders of layers by a model's only output; empty for a text's vector. Any number of Dense layers is possible.
+#: The possible orders of layers, by a model's only output ("" for a text's vector). A "Dense" is one or more layers.
 _ORDERS = {
     "": (["Transformer", "Pooling", "Dense", "Normalize"], ["Transformer", "Pooling", "Dense"]),
     "sparse": (["Transformer", "SpladePooling"],),

@@ -22,8 +22,9 @@ class PairsWork(Work):
     """The work of a job with pairs of a query and a text, which a reranker scores.
 
     `pairs` are the numbers of the inputs that have the texts of the pairs. For a late-interaction model, the queries
-    are further inputs: `queries` has the number of the query's input for each pair without a score, and `scored` the
-    vector of each pair with a score. If an index has the `codes` of a text's token vectors, the text is not encoded.
+    are further inputs. `queries` has the number of the query's input for each pair that has no score yet, and `scored`
+    has the score of each other pair, as a vector. If an index has the `codes` of a text's token vectors, the text is
+    not encoded.
     """
 
     pairs: range = field(default=range(0), init=False)

@@ -48,8 +48,8 @@ class _Steps(Generic[T]):
 class LoopThread:
     """An event loop in a daemon thread, which runs from the first call until `close`. Thread-safe.
 
-    `at_end` is awaited before the loop ends. `num_threads` is the number of threads for blocking work. Its default is
-    asyncio's.
+    `at_end` is awaited before the loop ends. `num_threads` is the number of threads for blocking work. By default,
+    asyncio chooses it.
     """
 
     def __init__(

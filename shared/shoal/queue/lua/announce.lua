@@ -1,6 +1,7 @@
 -- Announce that a worker is alive, and remove workers whose time has ended. If Redis's clock was set back, or a Redis whose
--- clock is behind took over, all workers' times lie in the future. So no time may be later than this worker's. If no worker
--- announced itself for half of alive_ms, Redis was away: no worker looks for dead ones until each had time to announce itself.
+-- clock is behind took over, all workers' times lie in the future. The script therefore lowers times that are later than
+-- this worker's. If no worker announced itself for half of alive_ms, Redis was away: no worker looks for dead ones until
+-- each had time to announce itself.
 -- args: worker, alive_ms, about (the bytes of the heartbeat), limits (a flat list of names and numbers, for programs that put
 --   jobs), digest (of the scripts that these programs use), group (of workers that share processors, or nil)
 -- Returns {has_scripts, num_sharing}: whether Redis has the scripts; the number of workers in the group.

@@ -1,7 +1,7 @@
 -- Stop counting results and idempotency keys that have expired, or that a client popped. A result that still exists is
 -- looked at again when its age has doubled, and when it expires; an idempotency key, when it expires or earlier.
 -- Returns {more}: true if more members may be due.
-local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- members at a time, in half a millisecond
+local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- checking MOST members takes half a millisecond
 local now = call('TIME')[1]
 local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
 call('PERSIST', UNREAD) -- Redis allows this even if memory is full, and then later writes too

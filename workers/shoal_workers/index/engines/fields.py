@@ -116,7 +116,7 @@ class _Writer:
 
 
 def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
-    """Return a bound in numbers. A date is a span of time; a later date is one that begins at its end or after."""
+    """Return an operator and a number. A date is a span of time: a later date begins at its end or after."""
     found = _converted(column, value, f"{place}.{operator}")
     if column.kind == "date":
         first, end = found

@@ -16,7 +16,7 @@ _PIECE_BYTES = 2**20
 
 
 class FileCheck:
-    """The comparison of a version's files with their checksums. For one thread at a time."""
+    """The comparison of a version's files with their checksums. Not thread-safe."""
 
     def __init__(self, version: Path, checksums: Mapping[str, str]):
         self._version = version

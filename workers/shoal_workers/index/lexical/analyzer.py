@@ -112,7 +112,10 @@ class Analyzer:
         return np.fromiter(chain.from_iterable(map(self._terms.__getitem__, split_words(text))), np.uint64)
 
     def places(self, text: str, wanted: Container[int] | None = None) -> Iterator[tuple[int, int, int]]:
-        """Yield start, stop and term of each word that is no stop word, or of wanted words and wanted characters."""
+        """Yield the start, stop and term of each word that is not a stop word.
+
+        With `wanted`, yield only the words and characters with these terms.
+        """
         for start, stop, word in find_words(text):
             terms = self._terms[word]
             if terms and (wanted is None or terms[-1] in wanted):

@@ -1,4 +1,4 @@
 """The parts of a search besides vectors: fields, filters, groups, pages, and documents that were added since the build.
 
-It uses neither builds nor stores. Imports the contract, `changes`, `files`, `lexical` and `vectors`.
+This package uses neither builds nor stores. Imports the contract, `changes`, `files`, `lexical` and `vectors`.
 """

@@ -189,7 +189,7 @@ class OpenIndexes(Mapping[str, Index]):
 
     def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool]) -> None:
         """Try again to open a version that could not be opened or had a wrong file."""
-        if version.check:  # checks the wrong file first, so that not all files are read every ten seconds
+        if version.check:  # first the wrong file, so that a repeated try does not read all files
             version.check.check_rest(is_wanted)
         version.keep(self._opener.open_with_changes(version.name, version.folder))
         version.failure = None

@@ -107,7 +107,7 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
                 pass_fds=[lock],
                 process_group=0,  # Ctrl-C reaches the parent process alone, which ends this one
             )
-        except OSError:  # another worker copies, or the system has no room for a process
+        except OSError:  # another worker has the lock, or the system cannot start a process
             stopping.wait(LOOK_EVERY_S)
             continue
         while process.poll() is None and not stopping.wait(0.2):

@@ -26,7 +26,7 @@ DOWNLOAD = ".download-"
 #: Number of versions that stay: the current one, to which workers may still be switching, and the version before it.
 NUM_KEPT = 2
 
-#: Seconds after which a version is tried again after a failure, and after a wrong file, because that costs a download.
+#: Pauses before a version is copied again, in seconds: after a failure, and after a wrong file, which costs a download.
 RETRY_AFTER_S, WRONG_RETRY_AFTER_S = 10.0, 600.0
 
 #: The remedy for a damaged store, in messages.

@@ -144,7 +144,7 @@ class Products(NamedTuple):
 
 
 class SharedProducts:
-    """Computes the products for `queries`, float32 `[queries, dimension]`, a few queries at a time. For one thread.
+    """Computes the products for `queries`, float32 `[queries, dimension]`, a few queries at a time. Not thread-safe.
 
     The last products that were computed are in `buffer`, which must not be used for anything else as long as this
     object is in use.
