@@ -296,7 +296,11 @@ def test_a_command_makes_a_key_or_says_why_it_cannot(path: Path) -> None:
         ("ops", "admin", ""),
     ]
     before = path.read_text()
-    for arguments, words in ((["ops"], "has a key that is called ops"), (["a", "--rate", "fast"], "a number, a slash")):
+    wrong = *((name, "has a key that is called ops") for name in ("ops", " ops\n")), ("a b", "a key takes NAME ROLE")
+    for arguments, words in (
+        *(([name], words) for name, words in wrong),
+        (["a", "--rate", "fast"], "a number, a slash"),
+    ):
         done = run("key", "new", *arguments, api_keys_file=path)
         assert (done.returncode, done.stdout, words in done.stderr) == (1, "", True)
         assert done.stderr.endswith("[bad_setting]\n")
