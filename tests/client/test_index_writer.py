@@ -112,7 +112,8 @@ class TestClient:
         assert news.delete(["7"]) == 1
         announce(ids_are_positions=True)
         said = r'no column of ids.* "7" may be another document .*--id-column'
-        for change in (lambda: news.add([DOCUMENT]), lambda: news.delete(["new", "7"])):
+        changes: list[Callable[[], int]] = [lambda: news.add([DOCUMENT]), lambda: news.delete(["new", "7"])]
+        for change in changes:
             with pytest.raises(InvalidRequest, match=said):
                 change()
         assert news.delete(["new"]) == 1
