@@ -260,6 +260,9 @@ def test_a_wrong_line_is_named_and_not_repeated(path: Path) -> None:
         with pytest.raises(BadSetting, match=words) as raised:
             Keyring(path)
         assert not [secret for secret in ("shoal_abc", DIGEST) if secret in raised.value.message]
+    path.write_bytes(b"# \xff")
+    with pytest.raises(BadSetting, match="it is not UTF-8"):
+        Keyring(path)
 
 
 def test_a_change_that_keeps_the_size_is_noticed(path: Path) -> None:
