@@ -324,6 +324,14 @@ class TestRefused:
             (tmp_path / "out" / "manifest.json").write_text(damage)
             with pytest.raises(FileError, match=r"manifest.json cannot be read"):
                 embed()
+        values = json.loads((tmp_path / "other" / "manifest.json").read_text())
+        for wrong, words in (
+            ({"options": []}, r"begun with options \[\], and not"),
+            ({"digest": 5}, r"model steady \(5\)"),
+        ):
+            (tmp_path / "other" / "manifest.json").write_text(json.dumps(values | wrong))
+            with pytest.raises((InvalidRequest, ModelMismatch), match=words):
+                embed("other")
 
     def test_arguments_that_cannot_work(self) -> None:
         wrong: list[tuple[dict[str, Any], str]] = [

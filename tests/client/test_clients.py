@@ -334,7 +334,10 @@ class TestThreads:
         interrupting.join()
         wait_until(lambda: queue.backlog()["interactive"] == 0)
 
-    def test_a_call_from_the_clients_own_loop_is_refused(self, client: Client) -> None:
+    def test_a_call_from_the_clients_own_loop_or_for_a_far_deadline_is_refused(self, client: Client) -> None:
+        with pytest.raises(InvalidRequest, match="at most a year from now"):
+            client.put(Embed(["storm"], deadline=2e12))
+
         async def embed(own: AsyncClient) -> None:
             client.embed("storm")
 

@@ -170,6 +170,12 @@ def test_eval_measures_the_service_with_each_setting(shoal: CliRunner, beir: Pat
     assert found["measures"]["nDCG@5"] == pytest.approx(np.mean(expected))
     assert found["values"].keys() == found["measures"].keys()
     assert "--depth is 5, less than -k, 10" in shoal.invoke(main, ["eval", "x", "--depth", "5"]).stderr
+    own, second = (hit["id"] for hit in hits[0][:2])
+    (beir / "queries.jsonl").write_text(json.dumps({"_id": own, "text": PAIRS[1]}))
+    (beir / "qrels" / "dev.tsv").write_text(f"{HEADER}{own}\t{second}\t1\n")
+    words = ["eval", str(beir), "--split", "dev", "--leave-out-own", "--json", str(out)]
+    assert shoal.invoke(main, words).exit_code == 0
+    assert json.loads(out.read_text())["settings"][0]["values"]["MRR@10"] == {own: 1.0}
 
 
 @pytest.mark.usefixtures("serving")

@@ -153,12 +153,13 @@ def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_all
 # Filters, sorts, boosts and facets
 
 
-def test_names_may_be_escaped_and_facets_repeated() -> None:
+def test_names_may_be_escaped_and_facets_repeated_and_a_boost_has_each_value() -> None:
     for written in ("\\and", "\\\\", "\\\\and", "eq", "\\eq"):
         assert parse_filter({written: {"eq": 5}}) == OneOf(
             written.removeprefix("\\"), (5,), f"{place_of('filter', written)}.eq"
         )
     assert parse_facets(["a", "b", "a"]) == ("a", "b")
+    assert parse_boosts([{"field": "a", "weight": 1, "value": ["x", 2]}])[0].values == ("x", 2)
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ def read(path: Path) -> list[ApiKey]:
 def add(path: Path, name: str, role: str, rate: str) -> str:
     """Make a key, append its line to the file or to a new file, and return the key. The key itself is not stored."""
     secret = PREFIX + secrets.token_urlsafe(32)
-    line = f"{name} {role} {hashlib.sha256(secret.encode()).hexdigest()} {rate}".strip()
-    ApiKey.parse(line)  # raises BadSetting
+    line = " ".join(f"{name} {role} {hashlib.sha256(secret.encode()).hexdigest()} {rate}".split())
+    name = ApiKey.parse(line).name  # raises BadSetting
     # The file is changed in place, because a container that has mounted it would not see a new file of the same name.
     with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -96,10 +96,9 @@ class VectorManifest:
         """Raise InvalidRequest or ModelMismatch if a run that would write `other` cannot continue this folder."""
         for name in _ARGUMENTS:
             before, now = getattr(self, name), getattr(other, name)
-            if isinstance(now, dict):  # the message shows only the values that differ
-                before, now = (
-                    {key: each.get(key) for key in now if before.get(key) != now[key]} for each in (before, now)
-                )
+            if isinstance(before, dict) and isinstance(now, dict):  # the message shows only the values that differ
+                changed = [key for key in before | now if before.get(key) != now.get(key)]
+                before, now = ({key: each.get(key) for key in changed} for each in (before, now))
             if before != now:
                 raise InvalidRequest(
                     f"{folder} was begun with {name} {excerpt(before)}, and not {excerpt(now)}: "
@@ -107,7 +106,7 @@ class VectorManifest:
                 )
         if (self.digest, self.dimension, self.fingerprint) != (other.digest, other.dimension, other.fingerprint):
             raise ModelMismatch(
-                f"{folder} was begun with the model {self.model} ({self.digest:.12}), and the workers have "
+                f"{folder} was begun with the model {self.model} ({self.digest!s:.12}), and the workers have "
                 f"{other.model} ({other.digest:.12}), or another engine, precision, prompts or length of texts: write "
                 "to another folder"
             )

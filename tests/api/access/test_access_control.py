@@ -260,6 +260,9 @@ def test_a_wrong_line_is_named_and_not_repeated(path: Path) -> None:
         with pytest.raises(BadSetting, match=words) as raised:
             Keyring(path)
         assert not [secret for secret in ("shoal_abc", DIGEST) if secret in raised.value.message]
+    path.write_bytes(b"# \xff")
+    with pytest.raises(BadSetting, match="it is not UTF-8"):
+        Keyring(path)
 
 
 def test_a_change_that_keeps_the_size_is_noticed(path: Path) -> None:
@@ -296,7 +299,11 @@ def test_a_command_makes_a_key_or_says_why_it_cannot(path: Path) -> None:
         ("ops", "admin", ""),
     ]
     before = path.read_text()
-    for arguments, words in ((["ops"], "has a key that is called ops"), (["a", "--rate", "fast"], "a number, a slash")):
+    wrong = *((name, "has a key that is called ops") for name in ("ops", " ops\n")), ("a b", "a key takes NAME ROLE")
+    for arguments, words in (
+        *(([name], words) for name, words in wrong),
+        (["a", "--rate", "fast"], "a number, a slash"),
+    ):
         done = run("key", "new", *arguments, api_keys_file=path)
         assert (done.returncode, done.stdout, words in done.stderr) == (1, "", True)
         assert done.stderr.endswith("[bad_setting]\n")

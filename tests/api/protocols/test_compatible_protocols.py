@@ -96,6 +96,8 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("/v2/rerank", {"query": "a", "documents": ["a"]}, ("message",)),
     ("/v1/rerank", {"query": "a", "documents": ["a"]}, ("detail",)),
     ("/vectors", {"text": "a"}, ("error",)),
+    *((path, {"text": "a"}, ("error", "message")) for path in ("/similar", "/predict")),
+    ("/json_embed", {"input": "a"}, ("error", "message")),
 ]
 
 
@@ -125,6 +127,7 @@ OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"truncation_side": "left", "dimensions": 2},
     ),
     ("/v2/embed", {"texts": ["a"], "truncate": "NONE"}, {"truncate": False}),
+    ("/pooling", {"input": "a", "task": "embed", "use_activation": False}, {"normalize": False}),
     ("/vectors", {"text": "a", "config": {"task_type": "query", "dimensions": 2}}, QUERY | {"dimensions": 2}),
     ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, {"truncate": False}),
     ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, {"truncation_side": "left"}),

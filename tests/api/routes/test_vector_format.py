@@ -195,8 +195,8 @@ class TestAccept:
 
 def test_edges_of_each_type_of_numbers() -> None:
     least = np.finfo(np.float32).smallest_subnormal  # the scale is rounded
-    found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0], [254, -100, 1]], np.float32), "int8")
-    assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0], [127, -50, 0]]
+    found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0], [254, -100, 3]], np.float32), "int8")
+    assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0], [127, -50, 2]]
     assert found["scales"].tolist() == [0.0, least, 2.0]
     numbers = convert(np.array([[1e9, -1e9, 0.1]], np.float32), "float16")["embeddings"]
     assert numbers.tolist() == [[65504.0, -65504.0, 0.0999755859375]]
