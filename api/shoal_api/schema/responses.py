@@ -133,10 +133,10 @@ class Scores(BaseModel):
 
 
 class JobState(BaseModel):
-    """A job or a long job, and its present status. Only a long job is ever paused or deleted."""
+    """A job or a long job, and its present status. Only a long job is ever deleted."""
 
     id: str
-    status: Literal["queued", "running", "done", "failed", "cancelled", "expired", "paused", "deleted"]
+    status: Literal["queued", "running", "done", "failed", "cancelled", "expired", "deleted"]
     note: str | None = Field(None, description="Why a long job does not begin, if no runner is alive")
 
 

@@ -182,8 +182,8 @@ def _lines_of_row(row: list[Line], lines: Iterator[Line], label: SourceLabel) ->
         yield line.text.encode(errors="replace").decode().replace("\0", " ") if line.error else line.text
     if row:
         raise BadDocument(
-            f"{label.at(row[0].number)}: a quote is not closed within {MAX_ROW_BYTES:,} bytes: close it, double each quote that is part of a text, or "
-            "save the table as .tsv, in which quotes have no meaning"
+            f"{label.at(row[0].number)}: a quote is not closed within {MAX_ROW_BYTES:,} bytes: close it, double each "
+            "quote that is part of a text, or save the table as .tsv, in which quotes have no meaning"
         )
 
 
