@@ -161,3 +161,5 @@ def test_wrong_arguments_are_refused(settings: Settings) -> None:
     for kind, error, arguments in cases:
         with pytest.raises(error):
             do(settings, kind, **arguments)
+    with pytest.raises(InvalidRequest, match='unknown argument "nam": did you mean name'):
+        do(settings, "build_index", nam="news", source="a.jsonl")

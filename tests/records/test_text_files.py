@@ -197,6 +197,7 @@ BAD_ROWS: list[tuple[str, str | bytes, list[str | int], str]] = [
     ("a.jsonl", f'{{"text":"a","n":{2**63}}}\n{{"text":"a","n":{2**63 - 1}}}', [1, "a"], "does not fit in 64 bits"),
     ("a.jsonl", f'{{"text":"one","n":{"9" * 5_000}}}', [1], "does not fit in 64 bits"),
     ("a.jsonl", f'{{"text":"one","n":{"[" * 99_999}}}\n', [1], "maximum recursion depth"),
+    ("a.jsonl", f'{{"text":"one","n":[{"[]," * 100_000}1]}}', [1], "it has 100,002 brackets"),
     ("a.jsonl", '{"id":null,"text":"a"}\n{"id":"","text":"a"}\n{"text":"a"}\n', [1, 2, 3], 'id "id" is missing'),
     ("a.jsonl", '{"id":{"a":1},"text":"one"}\n{"id":true,"text":"b"}', [1, 2], 'the id "id" is {"a": 1}; give'),
     ("a.jsonl", '{"_id":"a","text":"one"}\n{"text":"b"}', ["one", 2], 'line 2: the id "_id" is missing or empty'),
@@ -225,9 +226,13 @@ class TestBadRows:
         for name, content, part in (
             ("a.tsv", "nr;text\n1;one\n", "by tabs in a .tsv"),
             ("a.csv", "text,topic,topic\n1,2,3\n", 'more than one column is called "topic"'),
-            ("a.csv", 'text,n\none,1\n"two,2\nthree,3', "line 3: a quote is not closed: close it, double each quote"),
+            (
+                "a.csv",
+                'text,n\none,1\n"two,2\nthree,3',
+                "line 3: a quote is not closed within 8,388,608 bytes: close it",
+            ),
             ("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\n", "line 2: a quote is not closed"),
-            ("a.csv", "text,n\n" + '"\n' + "x\n" * 60_000, "line 2: a quote is not closed"),
+            ("a.csv", "text,n\n" + '"\n' + "x\n" * 60_000 + '",1\n', "line 2: a quote is not closed"),
             (
                 "a.txt",
                 "rain\n".encode("utf-16"),
@@ -263,9 +268,11 @@ class TestLimits:
         assert rows(path) == ["one", 2, "two"]
         assert peak_mb(path) < 110
 
-    def test_reading_of_a_file_that_is_no_text_ends_early(self, write: Write) -> None:
+    def test_reading_of_a_file_that_is_no_text_ends_early(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
         path = write("a.txt.gz", gzip.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24), 1))
         assert "line 2: it has over 268,435,456 characters" in refusal(path)
+        monkeypatch.setattr("shoal.records.source_file.FREE_BYTES", 2**20)
+        assert "more than 250 times as many" in refusal(write("a.txt.gz", gzip.compress(b"one\n" * 10_000)))
 
     @counts_memory
     def test_memory_does_not_grow_with_the_number_of_rows(self, write: Write) -> None:

@@ -27,6 +27,9 @@ _ONE_A_LINE = "write one JSON object on the line, as jq -c '.[]' does for a list
 #: Longest whole number in JSON, in characters, including its sign.
 MAX_INT_DIGITS = 20
 
+#: Largest number of brackets in a line of JSON, its texts included. An empty list needs over 50 bytes of memory.
+MAX_BRACKETS = 100_000
+
 #: Bytes of memory that each line of a row needs beside its characters.
 LINE_BYTES = 150
 
@@ -179,15 +182,17 @@ def _lines_of_row(row: list[Line], lines: Iterator[Line], label: SourceLabel) ->
         yield line.text.encode(errors="replace").decode().replace("\0", " ") if line.error else line.text
     if row:
         raise BadDocument(
-            f"{label.at(row[0].number)}: a quote is not closed: close it, double each quote that is part of a text, or "
-            "save the table as .tsv, in which quotes have no meaning"
+            f"{label.at(row[0].number)}: a quote is not closed within {MAX_ROW_BYTES:,} bytes: close it, double each "
+            "quote that is part of a text, or save the table as .tsv, in which quotes have no meaning"
         )
 
 
 def _json_object(where: str, line: str) -> Record | BadDocument:
+    if (num_brackets := line.count("[") + line.count("{")) > MAX_BRACKETS:
+        return BadDocument(f"{where}: it has {num_brackets:,} brackets, over {MAX_BRACKETS:,}: cut it into passages")
     try:
         record = _DECODER.decode(line)
-        if "\\u" in line or line.count("[") + line.count("{") > MAX_DEPTH:
+        if "\\u" in line or num_brackets > MAX_DEPTH:
             # This raises an error for half of a surrogate pair, and for a value that is too deep to be written.
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:

@@ -163,6 +163,19 @@ def test_further_fields_than_the_first_have_no_column() -> None:
     assert [column.name for column in fields.columns()] == sorted(f"f{m}" for m in range(MAX_COLUMNS))
 
 
+def test_fields_whose_texts_would_fill_the_memory_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal_workers.index.files.field_values.MAX_TERMS_BYTES", 10_000)
+    documents = [{"url": f"https://{n}", "tag": str(n % 2) + "x"} for n in range(100)]
+    fields = DocumentFields({})
+    for document in documents:
+        fields.add(document)
+    tag, url = fields.columns()
+    assert (tag.kind, url.kind, url.rows.tolist()) == ("keyword", "stored", list(range(100)))
+    fields = DocumentFields({"url": "keyword"})
+    with pytest.raises(BadDocument, match=r'take over 10,000 bytes of memory with "url": leave its kind out'):
+        list(map(fields.add, documents))
+
+
 def test_columns_that_no_build_of_these_documents_wrote_are_refused(tmp_path: Path) -> None:
     columns, path = columns_of([["a", "b"]]), tmp_path / FIELDS
     save_columns(tmp_path, columns.values())

@@ -15,7 +15,7 @@ from shoal.operations.search_fields import Boost, parse_boosts, parse_sort
 from shoal.operations.search_filter import RANGE_OPERATORS, parse_filter
 from shoal_workers.index.files.columns import Columns, Keywords
 from shoal_workers.index.files.field_kinds import date_span, to_keyword
-from shoal_workers.index.files.field_values import DocumentFields
+from shoal_workers.index.files.field_values import MAX_COLUMNS, DocumentFields
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.facets import MAX_FACET_VALUES, count_facet
 from shoal_workers.index.search.field_order import FieldOrder
@@ -55,6 +55,13 @@ def test_a_range_includes_its_ends_if_its_operators_say_so(name: str, values: li
         for wanted in ({name: {operator: end}} for operator in RANGE_OPERATORS):
             found = matching(parse_filter(wanted), fields)
             assert found.tolist() == 2 * [matches(wanted, document) for document in documents], wanted
+
+
+def test_with_as_many_fields_as_have_columns_a_hit_may_have_others() -> None:
+    fields = fields_of([{f"f{n}": 1 for n in range(MAX_COLUMNS)}], [], {})
+    fields.check_hits(["other"])
+    with pytest.raises(InvalidRequest, match="further fields than the first 256 have no column"):
+        fields.kind("other", "filter")
 
 
 def rank_alike(selected: NDArray[np.bool_], most: int) -> TopK:

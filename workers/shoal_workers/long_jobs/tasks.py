@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from shoal.bulk import embed_file as bulk
 from shoal.bulk.embed_file import BulkRequest
 from shoal.client.redis.client import Client
+from shoal.contract.checks import check_known
 from shoal.errors import InvalidRequest
 from shoal.job_folders import JobFolders
 from shoal.long_jobs.status import public_values
@@ -73,8 +74,9 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
 
 def made(kind: type[_Request], arguments: Mapping[str, Any]) -> _Request:
     """Return the request with these arguments. Raises InvalidRequest for an unknown, missing or wrong argument."""
+    names = [item.name for item in fields(kind)]
+    check_known("argument", arguments, names)
     try:
         return kind(**arguments)
     except TypeError as error:
-        names = ", ".join(item.name for item in fields(kind))
-        raise InvalidRequest(f"an argument is missing or unknown: the arguments are {names}") from error
+        raise InvalidRequest(f"an argument is missing: the arguments are {', '.join(names)}") from error

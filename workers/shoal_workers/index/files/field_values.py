@@ -21,6 +21,10 @@ MAX_COLUMNS = 256
 #: Longest keyword in characters. A field with a longer string gets the kind "stored", unless its kind is given.
 MAX_KEYWORD_CHARS = 256
 
+#: Largest memory for the distinct strings of all fields, and approximate memory of a string besides its characters, in
+#: bytes. A field that would exceed it gets the kind "stored".
+MAX_TERMS_BYTES, STRING_BYTES = 2**31, 150
+
 
 class DocumentFields:
     """The fields of documents. Documents are added in the order of their rows.
@@ -29,9 +33,9 @@ class DocumentFields:
     """
 
     def __init__(self, kinds: Mapping[str, str], is_lenient: bool = False):
-        self._is_lenient = is_lenient
+        self._kinds, self._is_lenient = kinds, is_lenient
         self._fields = {name: _FieldValues(kind) for name, kind in kinds.items()}
-        self._count = 0
+        self._count = self._num_bytes = 0
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Add the fields of the next document."""
@@ -42,7 +46,18 @@ class DocumentFields:
                 if len(self._fields) >= MAX_COLUMNS:
                     continue
                 field = self._fields[name] = _FieldValues()
+            self._num_bytes -= field.num_bytes
             field.add(self._count, value)
+            self._num_bytes += field.num_bytes
+            # Lenient fields are fields of changes, which are small because their size in Redis is limited.
+            if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:
+                if name in self._kinds:
+                    raise BadDocument(
+                        f"document {self._count + 1}: the distinct values of all fields take over {MAX_TERMS_BYTES:,} "
+                        f"bytes of memory with {excerpt(name)}: leave its kind out, or give it the kind stored"
+                    )
+                self._num_bytes -= field.num_bytes
+                field.become_stored()
         self._count += 1
 
     def kinds_found(self) -> dict[str, str]:
@@ -61,12 +76,13 @@ class DocumentFields:
 class _FieldValues:
     """The values of one field, each with its row. Distinct strings are numbered, and each string is kept as its number.
 
-    A stored field keeps only the rows that have a value.
+    A stored field keeps only the rows that have a value. `num_bytes` is the approximate memory of its strings.
     """
 
     def __init__(self, given: str | None = None):
         self._given = given
         self._is_stored = given == "stored"
+        self.num_bytes = 0
         self._numbers, self._number_rows = array("d"), array("i")
         self._strings: dict[str, int] = {}
         self._string_codes, self._string_rows = array("i"), array("i")
@@ -88,7 +104,7 @@ class _FieldValues:
                     self._numbers.append(one)
                     self._number_rows.append(row)
             elif one is not None and self._given in (None, "stored"):  # a map, or a list inside a list
-                self._become_stored()
+                self.become_stored()
                 self._string_rows.append(row)
             elif one is not None:
                 self._bad = self._bad or (row, one)
@@ -98,15 +114,17 @@ class _FieldValues:
             return
         if not self._is_stored and value not in self._strings:
             self._strings[value] = len(self._strings)
+            self.num_bytes += len(value) + STRING_BYTES
             if not self._given and len(value) > MAX_KEYWORD_CHARS:
-                self._become_stored()
+                self.become_stored()
         if not self._is_stored:
             self._string_codes.append(self._strings[value])
         self._string_rows.append(row)
 
-    def _become_stored(self) -> None:
+    def become_stored(self) -> None:
         """Forget the values, and keep the rows that have one."""
-        self._is_stored, self._strings, self._string_codes = True, {}, array("i")
+        self._is_stored, self.num_bytes = True, 0
+        self._strings, self._string_codes = {}, array("i")
 
     def kind(self) -> str:
         """Return the given kind, or the first kind that all values have."""
