@@ -127,6 +127,8 @@ def test_a_call_has_several_queries_and_few_with_a_reranker() -> None:
     assert {each[:2] for each in asked} == {(4, 5)}  # a search refuses a k over top_n
     with pytest.raises(InvalidRequest, match=r'no hit of any query is judged \(the first hit is "d0"\)'):
         run(search, collection, Setting(""), 3)
+    nothing = run(lambda queries, *_, **__: [[] for _ in queries], collection, Setting.parse("mode=lexical"), 3)
+    assert nothing == {key: [] for key in names}  # no query has a word of a document
 
 
 def test_a_document_appears_once_and_the_own_document_of_a_query_may_be_left_out() -> None:

@@ -67,7 +67,7 @@ def run(search: Search, collection: Collection, setting: Setting, depth: int, le
     """Search for all queries with the setting, and return the first `depth` documents of each query.
 
     The chunks of a document count as one document. With `leave_out_own`, a document with the id of the query is left
-    out. Raises InvalidRequest if no query has a judged hit, and the errors of `search`.
+    out. Raises InvalidRequest if there are hits and none is judged, and the errors of `search`.
     """
     names, rankings = list(collection.queries), dict[str, list[str]]()
     step = QUERIES_PER_RERANK if "rerank" in setting.options else QUERIES_PER_CALL
@@ -82,8 +82,9 @@ def run(search: Search, collection: Collection, setting: Setting, depth: int, le
                     documents.pop(name, None)
                 rankings[name] = list(documents)[:depth]
             progress.done += len(part)
-    if not any(collection.judgements[name].keys() & set(ranking) for name, ranking in rankings.items()):
-        some = next((document for ranking in rankings.values() for document in ranking), None)
+    some = next((document for ranking in rankings.values() for document in ranking), None)
+    is_judged = any(collection.judgements[name].keys() & set(ranking) for name, ranking in rankings.items())
+    if some is not None and not is_judged:
         raise InvalidRequest(
             f"no hit of any query is judged (the first hit is {excerpt(some)}): search the index of this collection, "
             "whose documents have the ids that were judged"

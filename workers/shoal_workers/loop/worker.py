@@ -88,13 +88,13 @@ class Worker:
                     ends_by = math.inf  # the worker may hold jobs from now on
                     self.step()
                     if is_away is not False:  # only after a step, because Redis may answer but refuse writes
-                        log.info("worker %s is taking jobs", self.id)
                         if (policy := self.consumer.eviction_policy()) not in ("", "noeviction"):
                             log.warning(
                                 "Redis forgets jobs, results or cached vectors once its memory is full, as its "
                                 "maxmemory-policy is %s: `redis-cli config set maxmemory-policy noeviction`",
                                 policy,
                             )
+                        log.info("worker %s is taking jobs", self.id)
                     is_away = False
                 self._drain()
                 return
