@@ -458,7 +458,7 @@ def test_a_process_whose_store_hangs_ends_with_its_worker(
     with kept_copies(hanging):
         wait_until(children)
     assert children() == []
-    code = "from shoal_workers.index.store import store_process as s; s.MAX_SILENCE_S = 0.5; s.main('0')"
+    code = "from shoal_workers.index.store import copy_process as s; s.MAX_SILENCE_S = 0.5; s.main('0')"
     env = os.environ | hanging.to_environment()
     assert subprocess.run([sys.executable, "-c", code], env=env).returncode == -signal.SIGALRM
 
