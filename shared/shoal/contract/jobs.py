@@ -1,6 +1,8 @@
 """Jobs: the fields that all requests to the workers share. `shoal.operations` has a class for each operation."""
 
+import os
 import secrets
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import blake2b
@@ -273,9 +275,20 @@ _ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text", "
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 
+#: Random ids by process id, because a forked child must not use its parent's ids. They are drawn 256 at a time, because
+#: each draw lets other threads run, which costs more than the draw itself.
+_drawn_ids: dict[int, deque[str]] = {}
+
+
 def new_id() -> str:
     """Return 24 random hex digits."""
-    return secrets.token_hex(12)
+    ids = _drawn_ids.setdefault(os.getpid(), deque())
+    while True:
+        try:
+            return ids.pop()
+        except IndexError:
+            digits = secrets.token_hex(256 * 12)
+            ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
 
 
 def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
