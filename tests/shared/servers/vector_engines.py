@@ -200,7 +200,8 @@ class QdrantStandIn(Engine):
         from qdrant_client import QdrantClient
 
         self.stop()
-        client = QdrantClient(path=str(self.folder))
+        # Otherwise the client makes a connection to SQLite that it never closes.
+        client = QdrantClient(path=str(self.folder), force_disable_check_same_thread=True)
         name = client.get_collections().collections[-1].name
         for point in client.scroll(name, limit=10_000)[0]:
             client.set_payload(name, {"document": "{" + added + point.payload["document"][1:]}, points=[point.id])
