@@ -181,7 +181,7 @@ def test_passes_aside_do_not_change_the_vectors_of_others(encoder_of_two_threads
     engine = WatchedEngine(encoder_of_two_threads.engine)
     encoder = Encoder(encoder_of_two_threads.model, encoder_of_two_threads.tokenizer, engine)
     bulk, urgent = (tokenized(encoder, texts) for texts in (TEXTS, ["a", "b"]))
-    encoder.start_aside(tokenized(encoder, TEXTS * 50))  # nobody waits for these passes
+    encoder.start_aside(tokenized(encoder, TEXTS * 50))  # the test does not wait for these passes
     aside = encoder.start_aside(bulk)
     encoder.finish(encoder.start(urgent))
     encoder.finish(aside)
